@@ -1,0 +1,1 @@
+"""OpenVINO backend: devices, conversion, compilation, cache and sessions. Imports nothing of ComfyUI."""

@@ -1,0 +1,39 @@
+"""Every error this pack raises on purpose. Each message says what was found, where, and what to do."""
+
+from __future__ import annotations
+
+
+class OVNPUError(Exception):
+    """Base of all errors meant for the user's eyes; anything else is a programming error and is let through."""
+
+
+class DeviceError(OVNPUError):
+    """The device asked for is not there, or refused the model, and the policy does not allow another one."""
+
+
+class ShapeError(OVNPUError):
+    """A shape is dynamic where it must be static, or does not fit the compiled model."""
+
+
+class ConversionError(OVNPUError):
+    """A torch module could not be turned into OpenVINO IR."""
+
+
+class CompileError(OVNPUError):
+    """The device's compiler refused the model."""
+
+
+class InferenceError(OVNPUError):
+    """A compiled model failed while running, or returned numbers that cannot be used."""
+
+
+class ModelFolderError(OVNPUError):
+    """A model folder or file is missing, damaged or of an architecture that is not supported."""
+
+
+class PlanError(OVNPUError):
+    """A device plan holds a value that does not exist, such as an unknown precision or preset."""
+
+
+class FallbackError(OVNPUError):
+    """Something would have run elsewhere than asked, and the policy is 'error'."""
