@@ -1,0 +1,1 @@
+"""ComfyUI nodes; the only part of the pack that knows ComfyUI."""

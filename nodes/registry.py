@@ -1,0 +1,11 @@
+"""Every node of the pack."""
+
+from __future__ import annotations
+
+from .apply import CLIP, VAE, Model
+from .loaders import LoadFolder
+from .precision import Plans
+from .report import Report
+from .samplers import KSampler, KSamplerAdvanced
+
+NODES = (KSampler, KSamplerAdvanced, Model, CLIP, VAE, Plans, LoadFolder, Report)

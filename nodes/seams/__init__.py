@@ -1,0 +1,1 @@
+"""How a compiled submodel is put into ComfyUI's MODEL, CLIP and VAE."""

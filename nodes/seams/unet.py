@@ -1,0 +1,195 @@
+"""MODEL: the compiled UNet takes the place of torch's for every call that it can express."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+from comfy.ldm.modules.attention import attention_pytorch
+from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
+from comfy.patcher_extension import WrappersMP
+
+from ...ov_backends import devices
+from ...ov_backends.compiler.ir import Source
+from ...ov_backends.convert.unet import convert_unet, timestep_embedding
+from ...ov_backends.errors import FallbackError, OVNPUError
+from ...ov_backends.plan import DevicePlan
+from ...ov_backends.report import SubmodelReport
+from ...ov_backends.runtime.store import store
+from ...ov_backends.runtime.submodel import Submodel
+from .. import host
+from .weights import float32_on_cpu, weights_identity
+
+if TYPE_CHECKING:
+    from comfy.model_patcher import ModelPatcher
+
+log = logging.getLogger("ovnpu")
+
+KEY = "ovnpu"
+
+HONOURED_OPTIONS = frozenset(
+    {
+        "cond_or_uncond", "uuids", "sigmas", "sample_sigmas", "wrappers", "callbacks", "original_shape",
+        "transformer_index", "block", "block_index", "activations_shape", "sigmas_index", "patches", "patches_replace",
+        "total_blocks", "block_type",
+    }
+)  # fmt: skip
+"""Keys of `transformer_options` that leave the UNet's graph as it is; the last two patch it where they hold entries."""
+
+
+def place_unet(model: ModelPatcher, plan: DevicePlan) -> ModelPatcher:
+    """A clone of `model` whose UNet runs as `plan` says; `model` itself stays as it is."""
+    placed = model.clone()
+    for kind in (WrappersMP.OUTER_SAMPLE, WrappersMP.DIFFUSION_MODEL):
+        placed.remove_wrappers_with_key(kind, KEY)
+    seat = _Seat(plan)
+
+    # closures, not bound methods: clones deep-copy what is in model_options
+    def outer_sample(executor, *args, **kwargs):
+        return seat.outer_sample(executor, *args, **kwargs)
+
+    def diffusion_model(executor, *args, **kwargs):
+        return seat.diffusion_model(executor, *args, **kwargs)
+
+    placed.add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, KEY, outer_sample)
+    placed.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, KEY, diffusion_model)
+    return placed
+
+
+def is_placed(model: ModelPatcher) -> bool:
+    """True if `place_unet` made it."""
+    return bool(model.get_wrappers(WrappersMP.DIFFUSION_MODEL, KEY))
+
+
+class _Seat:
+    """Where a MODEL's calls arrive: decides, for each, between the compiled UNet and torch."""
+
+    def __init__(self, plan: DevicePlan):
+        self.plan = plan
+        self._patcher: ModelPatcher | None = None
+        self._submodel: Submodel | None = None
+        self._given_up = ""
+        self._text = host.StepText()
+
+    def outer_sample(self, executor, *args, **kwargs):
+        """Around one sampling run, whatever sampler node started it."""
+        self._patcher = executor.class_obj.model_patcher
+        self._submodel, self._given_up = None, ""
+        report = self._report()
+        # a device that is missing under the policy 'error' must stop the run before anything is loaded
+        devices.resolve(self.plan.unet.device, "unet", self.plan.policy)
+        try:
+            return executor(*args, **kwargs)
+        finally:
+            host.show(host.current_report().line())
+            log.info(report.line())
+
+    def diffusion_model(self, executor, *args, **kwargs):
+        """Around one UNet call: puts the compiled UNet innermost, so that wrappers of other packs still run."""
+        torch_forward, unet = executor.original, executor.class_obj
+
+        def forward(x, timesteps=None, context=None, y=None, control=None, transformer_options=None, **kwargs):
+            options = {} if transformer_options is None else transformer_options
+            why = self._given_up or self._why_torch(unet, x, context, y, control, options, kwargs)
+            if not why:
+                try:
+                    return self._run(unet, x, timesteps, context, y)
+                except OVNPUError as error:
+                    if self.plan.policy == "error":
+                        raise
+                    why = self._given_up = str(error)
+                    self._report().notice(f"The rest of this run is on torch. {error}", self.plan.policy)
+            elif self.plan.policy == "error":
+                raise FallbackError(
+                    f"The UNet cannot run this call on {self.plan.unet.device}: {why}; and the fallback policy is "
+                    "'error'. Set it to warn or allow to run such calls on torch."
+                )
+            self._report().torch_reasons[why] += 1
+            return torch_forward(x, timesteps, context, y, control, options, **kwargs)
+
+        executor.original = forward
+        return executor(*args, **kwargs)
+
+    def _report(self) -> SubmodelReport:
+        return host.current_report().submodel("unet", self.plan.unet.device)
+
+    def _run(self, unet: UNetModel, x: torch.Tensor, timesteps, context, y) -> torch.Tensor:
+        if self._submodel is None:
+            self._submodel = store().get(_source(self._base_model(), unet), self.plan.unet, self.plan.policy)
+        inputs = {
+            "sample": x,
+            "timestep_embedding": timestep_embedding(timesteps.cpu(), unet.model_channels),
+            "context": context,
+        }
+        if y is not None:
+            inputs["vector"] = y
+        report = self._report()
+        noise = self._submodel.run(inputs, report, host.progress)["noise"]
+        if not torch.isfinite(noise).all():
+            raise OVNPUError(f"The UNet returned NaN or infinity on {report.actual_device} in {report.precision}.")
+        steady = f", {report.steady_ms:.0f} ms each" if report.steady_ms else ""
+        self._text(f"UNet on {report.actual_device} {report.precision}: {report.openvino_calls} calls{steady}")
+        return noise.to(x.device, x.dtype)
+
+    def _base_model(self) -> torch.nn.Module:
+        assert self._patcher is not None, "UNet called outside a sampling run"
+        return self._patcher.model
+
+    def _why_torch(self, unet, x, context, y, control, options: dict[str, Any], extra: dict[str, Any]) -> str:
+        """Why this call must run on torch; "" if the compiled UNet gives the same result."""
+        if type(unet) is not UNetModel or getattr(unet, "dims", 2) != 2 or getattr(unet, "num_video_frames", None):
+            return f"{type(unet).__name__} is not a Stable Diffusion UNet"
+        if x.ndim != 4 or context is None or context.shape[0] != x.shape[0]:
+            return f"input of shape {tuple(x.shape)}"
+        if control is not None:
+            return "ControlNet or T2I-Adapter"
+        for place in ("patches", "patches_replace"):
+            if named := [name for name, entries in options.get(place, {}).items() if entries]:
+                return f"attention or block patch ({', '.join(sorted(named))})"
+        if foreign := sorted(str(key) for key in options if key not in HONOURED_OPTIONS):
+            return f"option {', '.join(foreign)}"
+        if given := sorted(name for name, value in extra.items() if value is not None):
+            return f"argument {', '.join(given)}"
+        return self._why_patcher_needs_torch()
+
+    def _why_patcher_needs_torch(self) -> str:
+        patcher = self._patcher
+        if patcher is None:
+            return "a call outside a sampling run"
+        if getattr(patcher, "hook_patches", None):
+            return "weights that change while sampling (hooks)"
+        if getattr(patcher, "injections", None):
+            return "injected code"
+        if named := sorted(k for k in patcher.object_patches if k.startswith("diffusion_model")):
+            return f"replaced module {', '.join(named)}"
+        return ""
+
+
+class _ForTracing(torch.nn.Module):
+    """ComfyUI's UNet with positional inputs and the attention that traces to one operator."""
+
+    def __init__(self, unet: UNetModel):
+        super().__init__()
+        self.unet = unet
+
+    def forward(self, sample, timestep, context, vector=None):
+        options = {"optimized_attention_override": _plain_attention}
+        return self.unet(sample, timesteps=timestep, context=context, y=vector, transformer_options=options)
+
+
+def _plain_attention(_chosen, *args, **kwargs):
+    return attention_pytorch(*args, **kwargs)
+
+
+def _source(base_model: torch.nn.Module, unet: UNetModel) -> Source:
+    config = {k: v for k, v in base_model.model_config.unet_config.items() if k not in ("dtype", "device")}
+    shape = hashlib.sha256(repr(sorted((k, str(v)) for k, v in config.items())).encode()).hexdigest()[:16]
+    context_width = config.get("context_dim") or unet.input_blocks[1][1].proj_in.weight.shape[0]
+    vector_width = config.get("adm_in_channels") if unet.num_classes is not None else None
+
+    def convert():
+        return convert_unet(_ForTracing(float32_on_cpu(unet)).eval(), unet.in_channels, context_width, vector_width)
+
+    return Source("unet", weights_identity(base_model, unet, "unet", host.progress), f"UNetModel {shape}", convert)

@@ -1,0 +1,107 @@
+"""torch weights -> IR on disk, by way of the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .. import devices
+from ..convert.trace import CONVERSION_VERSION
+from ..plan import TITLES
+from ..progress import Progress, with_heartbeat
+from .cache import CacheMiss, CompileCache, Entry
+
+if TYPE_CHECKING:
+    import openvino as ov
+    import torch
+
+log = logging.getLogger("ovnpu")
+
+XML = "model.xml"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a submodel's IR comes from.
+
+    weights: hash of all tensors as they are now, LoRA included; architecture: what else shapes the graph;
+    convert: makes the dynamic IR, called only when the cache has none.
+    """
+
+    submodel: str
+    weights: str
+    architecture: str
+    convert: Callable[[], ov.Model]
+
+    @property
+    def identity(self) -> dict[str, str]:
+        return {
+            "submodel": self.submodel,
+            "architecture": self.architecture,
+            "weights": self.weights,
+            "conversion": CONVERSION_VERSION,
+        }
+
+
+@dataclass(frozen=True)
+class IR:
+    """A dynamic FP16 IR; `read` gives a fresh model each time, which may be reshaped."""
+
+    identity: Mapping[str, str]
+    read: Callable[[], ov.Model]
+    reason: str
+    convert_s: float
+    entry: Entry | None = None
+
+
+def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
+    """A hash of names, dtypes, shapes and values; as fast as the cores allow (blake2b, one tensor a thread)."""
+    import torch
+
+    def one(item: tuple[str, torch.Tensor]) -> bytes:
+        name, tensor = item
+        digest = hashlib.blake2b(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=32)
+        # as bytes: numpy has no bfloat16
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        return digest.digest()
+
+    with ThreadPoolExecutor() as pool:
+        digests = pool.map(one, sorted(tensors.items()))
+        return hashlib.sha256(b"".join(digests)).hexdigest()[:32]
+
+
+def load_or_convert(source: Source, cache: CompileCache, progress: Progress) -> IR:
+    """The IR of `source` from the cache, or converted and kept there with FP16 weights."""
+    title = TITLES[source.submodel]
+    identity = source.identity
+    with cache.making("ir", identity, lambda: progress(f"Waiting for another process to convert the {title}")):
+        found = cache.find("ir", identity)
+        if isinstance(found, Entry):
+            return _from_entry(found, "", 0.0)
+        started = time.monotonic()
+        model = with_heartbeat(source.convert, f"Converting the {title} to OpenVINO, once for these weights", progress)
+        seconds = time.monotonic() - started
+        try:
+            entry = cache.store("ir", identity, lambda folder: _save(model, folder / XML), str(found), seconds)
+        except (OSError, RuntimeError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
+            log.warning("The converted %s could not be kept in %s: %s", title, cache.root, reason)
+            return IR(identity, model.clone, f"{found}; not kept: {reason}", seconds)
+    return _from_entry(entry, str(found), seconds)
+
+
+def _save(model: ov.Model, path: Path) -> None:
+    import openvino as ov
+
+    ov.save_model(model, path, compress_to_fp16=True)
+
+
+def _from_entry(entry: Entry, reason: str, convert_s: float) -> IR:
+    path = entry.path / XML
+    return IR(entry.manifest["identity"], lambda: devices.core().read_model(path), reason, convert_s, entry)

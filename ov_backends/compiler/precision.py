@@ -1,0 +1,41 @@
+"""The precision a device can compute in."""
+
+from __future__ import annotations
+
+from .. import devices
+
+_HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
+_NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+_DEFAULT = {"CPU": "fp32", "GPU": "fp16", "NPU": "fp16"}
+
+
+def resolve_precision(asked: str, device: str) -> tuple[str, str]:
+    """The precision that `device` will compute in, and why it is not the one asked for ("" if it is).
+
+    The NPU computes floating point in FP16 only. CPUs lack FP16 and BF16 unless they list them as capabilities.
+    """
+    family = devices.base_name(device)
+    default = _DEFAULT.get(family, "fp32")
+    if asked == "auto" or asked == default:
+        return default, ""
+    if family == "NPU":
+        return default, f"{asked} was asked for; the NPU computes in fp16"
+    if asked == "fp32":
+        return asked, ""
+    if asked.upper() in devices.capabilities(device).split():
+        return asked, ""
+    return default, f"{asked} was asked for; this {family} has no {asked.upper()} arithmetic, so it computes in {default}"
+
+
+def precision_property(precision: str, device: str) -> dict[str, str]:
+    """The compile property that asks for `precision`; the NPU has no choice and takes none."""
+    return {} if devices.is_npu(device) else {"INFERENCE_PRECISION_HINT": _HINTS[precision]}
+
+
+def actual_precision(compiled, planned: str) -> str:
+    """The precision that a compiled model says it computes in; `planned` where the plugin does not tell."""
+    try:
+        hint = compiled.get_property("INFERENCE_PRECISION_HINT")
+    except RuntimeError:
+        return planned
+    return _NAMES.get(hint.to_string() if hasattr(hint, "to_string") else str(hint), planned)

@@ -1,0 +1,159 @@
+"""One submodel on a device: sessions by shape, made when a shape first comes along."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .. import devices
+from ..compiler.cache import CompileCache
+from ..compiler.compile import Compiled, Order, compile_cached
+from ..compiler.ir import IR, Source, load_or_convert
+from ..compiler.precision import actual_precision, resolve_precision
+from ..errors import CompileError, DeviceError, FallbackError
+from ..plan import TITLES, SubmodelPlan
+from ..progress import Progress
+from ..report import SubmodelReport
+from ..tensors import Shapes
+from .session import Session
+
+if TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger("ovnpu")
+
+MAX_SESSIONS = 4
+"""Compiled shapes of one submodel kept in memory; more are loaded again from the cache."""
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    session: Session
+    compiled: Compiled
+    precision: str
+
+
+class Submodel:
+    """A submodel with its weights on the device its plan asks for.
+
+    static: one compiled model for each shape; otherwise one for all (not on the NPU, which takes static shapes only).
+    """
+
+    def __init__(self, source: Source, plan: SubmodelPlan, policy: str, cache: CompileCache, static: bool = True):
+        self.source, self.plan, self.policy, self.cache = source, plan, policy, cache
+        self.compilations = self.conversions = 0
+        self._ir: IR | None = None
+        self._loaded: OrderedDict[str, _Loaded] = OrderedDict()
+        self.resolution = devices.resolve(plan.device, source.submodel, policy)
+        self.precision, self.precision_reason = resolve_precision(plan.precision, self.resolution.device)
+        if self.precision_reason and policy == "error":
+            raise FallbackError(
+                f"{TITLES[source.submodel]}: {self.precision_reason}, and the fallback policy is 'error'. Choose "
+                f"{self.precision} or auto, or set the policy to warn or allow."
+            )
+        self._static = static
+
+    @property
+    def device(self) -> str:
+        """The device it is compiled for; changes if that device refuses the model and the policy allows another."""
+        return self.resolution.device
+
+    def run(
+        self, inputs: Mapping[str, torch.Tensor], report: SubmodelReport, progress: Progress
+    ) -> dict[str, torch.Tensor]:
+        """Run one batch: inputs by name, [batch, ...]; outputs by name, float32 in memory of their own."""
+        started = time.perf_counter()
+        loaded = self._load(inputs, report, progress)
+        prepared = time.perf_counter()
+        is_first = loaded.session.calls == 0
+        outputs, inside = loaded.session(inputs)
+        ended = time.perf_counter()
+        report.openvino_calls += 1
+        if is_first:
+            report.first_ms = 1000 * (ended - prepared)
+        else:
+            report.call_ms.append(1000 * (ended - started))
+            report.outside_ms.append(1000 * (ended - started - inside))
+        return outputs
+
+    def _load(self, inputs: Mapping[str, torch.Tensor], report: SubmodelReport, progress: Progress) -> _Loaded:
+        rows, shapes = self._shapes(inputs)
+        key = f"{self.device} {shapes}"
+        loaded = self._loaded.get(key)
+        if loaded is None:
+            loaded = self._make(rows, shapes, inputs, report, progress)
+            self._loaded[f"{self.device} {self._shapes(inputs)[1]}"] = loaded
+            while len(self._loaded) > MAX_SESSIONS:
+                self._loaded.popitem(last=False)
+        elif not report.actual_device:
+            report.cache_state, report.cache_reason = "hit", "in memory"
+            self._describe(loaded, report)
+        self._loaded.move_to_end(f"{self.device} {self._shapes(inputs)[1]}")
+        return loaded
+
+    def _shapes(self, inputs: Mapping[str, torch.Tensor]) -> tuple[int | None, Shapes | None]:
+        """Rows of one request and the shapes to compile for; None: any.
+
+        NPU: one row a request, static. Elsewhere a pair of rows (the two halves of classifier-free guidance) goes
+        as one request, so that at most two batch sizes are ever compiled for a size.
+        """
+        if not self._static and not devices.is_npu(self.device):
+            return None, None
+        batch = len(next(iter(inputs.values())))
+        rows = 1 if devices.is_npu(self.device) or batch % 2 else 2
+        return rows, {name: (rows, *tensor.shape[1:]) for name, tensor in inputs.items()}
+
+    def _make(self, rows, shapes, inputs, report: SubmodelReport, progress: Progress) -> _Loaded:
+        try:
+            compiled = self._compile(shapes, report, progress)
+        except (CompileError, DeviceError) as error:
+            if self.policy == "error" or self.device == "CPU":
+                raise
+            # the device is there but refuses this model: go on where everything runs, and say so
+            self.resolution = devices.Resolution(self.plan.device, "CPU", f"It runs on the CPU instead. {error}")
+            self.precision, self.precision_reason = resolve_precision(self.plan.precision, "CPU")
+            rows, shapes = self._shapes(inputs)
+            compiled = self._compile(shapes, report, progress)
+        precision = actual_precision(compiled.model, self.precision)
+        loaded = _Loaded(Session(compiled.model, rows), compiled, precision)
+        # of several shapes in one run the report tells the dearest: a miss before a hit
+        if report.cache_state != "miss":
+            report.cache_state, report.cache_reason = compiled.state, compiled.reason
+        report.compile_s += compiled.compile_s
+        report.import_s += compiled.import_s
+        self._describe(loaded, report)
+        return loaded
+
+    def _compile(self, shapes: Shapes | None, report: SubmodelReport, progress: Progress) -> Compiled:
+        if self._ir is None:
+            self._ir = load_or_convert(self.source, self.cache, progress)
+            report.convert_s += self._ir.convert_s
+            self.conversions += self._ir.convert_s > 0
+        order = Order(
+            self.source.submodel, self._ir.identity, self._ir.read, shapes, self.device, self.precision, self.policy
+        )
+        compiled = compile_cached(order, self.cache, progress)
+        self.compilations += compiled.state == "miss"
+        return compiled
+
+    def _describe(self, loaded: _Loaded, report: SubmodelReport) -> None:
+        report.actual_device = _execution_devices(loaded.compiled, self.device)
+        report.precision = loaded.precision
+        report.operators = dict(loaded.compiled.placement.devices)
+        report.fallback = list(loaded.compiled.placement.fallback)
+        report.device_switches = loaded.compiled.placement.switches
+        report.conversions, report.compilations = self.conversions, self.compilations
+        for text in (self.resolution.reason, self.precision_reason):
+            if text:
+                report.notice(text, self.policy)
+
+
+def _execution_devices(compiled: Compiled, device: str) -> str:
+    """Where it really runs, from the compiled model itself."""
+    said = compiled.model.get_property("EXECUTION_DEVICES")
+    names = [said] if isinstance(said, str) else list(said)
+    return ", ".join(devices.label(name) for name in names) or device

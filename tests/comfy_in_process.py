@@ -1,0 +1,24 @@
+"""ComfyUI inside the test process, on the CPU. Its path comes from the environment variable COMFYUI_PATH."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+
+def import_comfy() -> ModuleType:
+    """The `comfy` package, with --cpu set before anything reads it. Importing it twice is harmless."""
+    path = os.environ.get("COMFYUI_PATH", "")
+    if not (Path(path) / "comfy" / "cli_args.py").is_file():
+        raise RuntimeError(f"Set COMFYUI_PATH to a ComfyUI folder (the one that holds main.py); it is {path!r}.")
+    # First, so that its `nodes` and `utils` win over anything of that name.
+    sys.path[:] = [path, *(entry for entry in sys.path if entry != path)]
+    import comfy.cli_args
+
+    comfy.cli_args.args.cpu = True
+    import comfy.model_management
+
+    assert comfy.model_management.get_torch_device().type == "cpu"
+    return comfy
