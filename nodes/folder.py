@@ -25,6 +25,7 @@ import comfy.model_management
 import comfy.model_patcher
 import comfy.sd
 import comfy.supported_models
+import comfy.supported_models_base
 import comfy.text_encoders.sd2_clip
 import comfy.utils
 import folder_paths
@@ -83,9 +84,9 @@ def load_folder(path: Path) -> tuple[comfy.model_patcher.ModelPatcher, comfy.sd.
     vae = Config.read(path / "vae" / "config.json").of_class("AutoencoderKL")
     scheduler = Config.read(path / "scheduler" / "scheduler_config.json")
     family = choose_family(index, unet)
-    encoders = {name: Config.read(path / folder / "config.json") for name, folder in family.encoders.items()}
-
-    architecture = unet_architecture(unet)
+    # Every file is read and judged before gigabytes of weights are.
+    architecture, vae_size = unet_architecture(unet), vae_architecture(vae)
+    text_sizes = {name: text_architecture(path / folder, family) for name, folder in family.encoders.items()}
     prediction, sampling = sampling_settings(scheduler)
     model_config = family.model_config(architecture)
     # The classes carry the head counts of the published sizes and overwrite what they were given.
@@ -94,13 +95,13 @@ def load_folder(path: Path) -> tuple[comfy.model_patcher.ModelPatcher, comfy.sd.
     model_config.latent_format = latent_format(model_config.latent_format, vae)
     model_config.model_type = lambda state_dict, prefix="": prediction
 
-    model = load_unet(unet, model_config)
+    model = load_unet(path / "unet", model_config)
     if model.model.model_type is not prediction:
-        raise scheduler.error(f"{family.name} models with {prediction.name} are not known to ComfyUI.")
+        raise scheduler.error(f"'prediction_type' {prediction.name} is not known to ComfyUI for {family.name}.")
     comfy.model_management.throw_exception_if_processing_interrupted()
-    clip = load_clip(encoders, model_config)
+    clip = load_clip(path, family, text_sizes, model_config.clip_target())
     comfy.model_management.throw_exception_if_processing_interrupted()
-    result = model, clip, load_vae(vae)
+    result = model, clip, load_vae(path / "vae", vae_size)
     log.info("Loaded %s: %s, %s", path.name, family.name, prediction.name)
     return result
 
@@ -150,14 +151,21 @@ class Config:
             raise self.error(f"'{key}' is {value!r}; a positive whole number is needed.")
         return value
 
-    def per_level(self, key: str, levels: int, default: Any = None) -> list:
-        """A whole number, or a list of them, for each resolution level; a single number counts for all."""
+    def per_level(self, key: str, levels: int, default: Any = None, *, lists: bool = False) -> list:
+        """A whole number (or, with `lists`, a list of them) for each level; a single number counts for all."""
         value = self.get(key, default)
         values = value if isinstance(value, list) else [value] * levels
-        flat = [item for level in values for item in (level if isinstance(level, list) else [level])]
+        flat = [item for level in values for item in (level if lists and isinstance(level, list) else [level])]
         if len(values) != levels or not all(map(_is_count, flat)):
             raise self.error(f"'{key}' is {value!r}; a positive whole number, or {levels} of them, are needed.")
         return values
+
+    def choice(self, key: str, supported: Iterable[str | None], default: str) -> str | None:
+        """One of the supported words; null counts as a word of its own."""
+        value = self.values.get(key, default)
+        if value not in list(supported):
+            raise self.error(f"'{key}' is {value!r}; ComfyUI can do {', '.join(map(str, supported))}.")
+        return value
 
     def channels(self) -> tuple[int, list[int]]:
         """'block_out_channels' as the first width and the multiple of it at each level."""
@@ -257,17 +265,17 @@ def unet_architecture(config: Config) -> dict[str, Any]:
     width, multiples = config.channels()
     levels = len(multiples)
     layers = config.per_level("layers_per_block", levels, 2)
-    depths = config.per_level("transformer_layers_per_block", levels, 1)
-    up_depths = config.per_level("reverse_transformer_layers_per_block", levels, depths[::-1])
+    if len(set(layers)) > 1:
+        raise config.error(f"'layers_per_block' is {layers}; ComfyUI's names of UNet tensors need one number for all.")
+    depths = config.per_level("transformer_layers_per_block", levels, 1, lists=True)
+    up_depths = config.per_level("reverse_transformer_layers_per_block", levels, depths[::-1], lists=True)
     has_attention = _block_types(config, "down_block_types", levels, "CrossAttnDownBlock2D", "DownBlock2D")
     up_attention = _block_types(config, "up_block_types", levels, "CrossAttnUpBlock2D", "UpBlock2D")
 
     down = [_depths(config, d, n, a) for d, n, a in zip(depths, layers, has_attention, strict=True)]
     up = [_depths(config, d, n + 1, a) for d, n, a in zip(up_depths, layers[::-1], up_attention, strict=True)]
     middles = {"UNetMidBlock2DCrossAttn": _depths(config, depths[-1], 1, True)[0], "UNetMidBlock2D": -1, None: -2}
-    middle = config.values.get("mid_block_type", "UNetMidBlock2DCrossAttn")
-    if middle not in middles:
-        raise config.error(f"'mid_block_type' is {middle!r}; ComfyUI's model can only do UNetMidBlock2DCrossAttn.")
+    middle = config.choice("mid_block_type", middles, "UNetMidBlock2DCrossAttn")
     attends = [any(a) or any(b) for a, b in zip(down, up[::-1], strict=True)]
     attends[-1] |= middles[middle] > 0
 
@@ -297,8 +305,11 @@ def unet_architecture(config: Config) -> dict[str, Any]:
     if has_text_time:
         architecture["num_classes"] = "sequential"
     only_cross = config.get("only_cross_attention", False)
-    if only_cross is not False and only_cross != [False] * levels:
-        architecture["disable_self_attentions"] = only_cross if isinstance(only_cross, list) else [True] * levels
+    only_cross = only_cross if isinstance(only_cross, list) else [only_cross] * levels
+    if len(only_cross) != levels or not all(isinstance(item, bool) for item in only_cross):
+        raise config.error(f"'only_cross_attention' is {only_cross!r}; true or false, or {levels} of them, are needed.")
+    if any(only_cross):
+        architecture["disable_self_attentions"] = only_cross
     if config.get("upcast_attention", False):
         architecture["attn_precision"] = torch.float32
     return architecture
@@ -306,7 +317,6 @@ def unet_architecture(config: Config) -> dict[str, Any]:
 
 def sampling_settings(config: Config) -> tuple[ModelType, dict[str, Any]]:
     """What the UNet predicts and its noise schedule, from scheduler_config.json."""
-    prediction = config.get("prediction_type", "epsilon")
     if str(config.get("_class_name")).startswith("EDM"):
         types = {"epsilon": ModelType.EDM, "v_prediction": ModelType.V_PREDICTION_EDM}
         settings = {"sigma_min": 0.002, "sigma_max": 80.0, "sigma_data": 0.5}
@@ -315,19 +325,15 @@ def sampling_settings(config: Config) -> tuple[ModelType, dict[str, Any]]:
         types = {"epsilon": ModelType.EPS, "v_prediction": ModelType.V_PREDICTION}
         # ComfyUI follows the names of the first Stable Diffusion: its "linear" is linear in the root of beta.
         schedules = {"scaled_linear": "linear", "linear": "sqrt_linear", "squaredcos_cap_v2": "cosine"}
-        schedule = config.get("beta_schedule", "linear")
-        if schedule not in schedules or config.get("trained_betas") is not None:
-            raise config.error(f"'beta_schedule' is {schedule!r}; supported are {', '.join(schedules)}.")
+        config.must_be({"trained_betas": None})
         settings = {
-            "beta_schedule": schedules[schedule],
+            "beta_schedule": schedules[config.choice("beta_schedule", schedules, "linear")],
             "linear_start": config.number("beta_start"),
             "linear_end": config.number("beta_end"),
             "timesteps": config.integer("num_train_timesteps", 1000),
             "zsnr": bool(config.get("rescale_betas_zero_snr", False)),
         }
-    if prediction not in types:
-        raise config.error(f"'prediction_type' is {prediction!r}; supported are {', '.join(types)}.")
-    return types[prediction], settings
+    return types[config.choice("prediction_type", types, "epsilon")], settings
 
 
 def latent_format(standard: comfy.latent_formats.LatentFormat, config: Config) -> comfy.latent_formats.LatentFormat:
@@ -344,9 +350,9 @@ def latent_format(standard: comfy.latent_formats.LatentFormat, config: Config) -
     return standard
 
 
-def load_unet(config: Config, model_config: comfy.supported_models.BASE) -> comfy.model_patcher.ModelPatcher:
+def load_unet(folder: Path, model_config: comfy.supported_models.BASE) -> comfy.model_patcher.ModelPatcher:
     """MODEL, in the steps of `comfy.sd.load_diffusion_model_state_dict` after it has recognised a model."""
-    file, weights = read_weights(config.path.parent, "diffusion_pytorch_model")
+    file, weights = read_weights(folder, "diffusion_pytorch_model")
     shapes = _shapes(UNetModel(**model_config.unet_config, device="meta", operations=_PlainLayers))
     names = {d: name for d, name in comfy.utils.unet_to_diffusers(model_config.unet_config).items() if name in shapes}
     # The map has two names for the embedding of added conditions; with 'class_embed_type' refused, one is left.
@@ -367,26 +373,20 @@ def load_unet(config: Config, model_config: comfy.supported_models.BASE) -> comf
     return comfy.model_patcher.ModelPatcher(model, load_device=load_device, offload_device=offload_device)
 
 
-def load_clip(configs: dict[str, Config], model_config: comfy.supported_models.BASE) -> comfy.sd.CLIP:
+def load_clip(
+    path: Path, family: Family, sizes: dict[str, dict[str, Any]], target: comfy.supported_models_base.ClipTarget
+) -> comfy.sd.CLIP:
     """CLIP of one or two text encoders, by ComfyUI's name for each (clip_l, clip_h, clip_g)."""
-    options: dict[str, Any] = {"clip_h_class": TruncatedClipH}
-    tokenizer, weights = {}, {}
-    for name, config in configs.items():
-        size = text_architecture(config)
-        if "clip_g" in configs and size["num_hidden_layers"] < 3:
-            raise config.error("'num_hidden_layers' must be 3 or more: SDXL reads the layer before the last.")
-        options[f"{name}_model_config"] = size
-        tokenizer[f"{name}_max_length"] = size["max_position_embeddings"]
-        weights[name] = _text_weights(config, size, has_projection=name == "clip_g")
+    weights = {name: _text_weights(path / folder, name, sizes[name]) for name, folder in family.encoders.items()}
     clip = comfy.sd.CLIP(
-        model_config.clip_target(),
+        target,
         embedding_directory=folder_paths.get_folder_paths("embeddings"),
-        tokenizer_data=tokenizer,
+        tokenizer_data={f"{name}_max_length": size["max_position_embeddings"] for name, size in sizes.items()},
         parameters=sum(map(comfy.utils.calculate_parameters, weights.values())),
-        model_options=options,
+        model_options={"clip_h_class": TruncatedClipH, **{f"{name}_model_config": sizes[name] for name in sizes}},
     )
-    for name in configs:
-        getattr(clip.cond_stage_model, name).load_sd(weights[name])
+    for name, state in weights.items():
+        getattr(clip.cond_stage_model, name).load_sd(state)
     return clip
 
 
@@ -404,21 +404,17 @@ class TruncatedClipH(comfy.text_encoders.sd2_clip.SD2ClipHModel):
         super().set_clip_options(options if layer is None else {**options, "layer": min(layer + 1, -1)})
 
 
-def text_architecture(config: Config) -> dict[str, Any]:
-    """text_encoder/config.json as ComfyUI's CLIPTextModel takes it; missing keys have transformers' defaults."""
-    architectures = config.get("architectures", ["CLIPTextModel"])
-    if config.get("model_type", "clip_text_model") != "clip_text_model":
-        raise config.error(
-            f"{architectures} is not a CLIP text model; only those of SD 1.x, 2.x and SDXL are supported."
-        )
-    config.must_be({"vocab_size": VOCABULARY, "layer_norm_eps": 1e-5})
-    activation = config.get("hidden_act", "quick_gelu")
-    if activation not in comfy.clip_model.ACTIVATIONS:
-        raise config.error(f"'hidden_act' is {activation!r}; ComfyUI knows {', '.join(comfy.clip_model.ACTIVATIONS)}.")
+def text_architecture(folder: Path, family: Family) -> dict[str, Any]:
+    """A text encoder's config.json as ComfyUI's CLIPTextModel takes it; missing keys have transformers' defaults."""
+    config = Config.read(folder / "config.json")
+    config.must_be({"model_type": "clip_text_model", "vocab_size": VOCABULARY, "layer_norm_eps": 1e-5})
+    activation = config.choice("hidden_act", comfy.clip_model.ACTIVATIONS, "quick_gelu")
     size = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 8}
     size = {key: config.integer(key, default) for key, default in size.items()}
     if size["hidden_size"] % size["num_attention_heads"]:
         raise config.error(f"'num_attention_heads' {size['num_attention_heads']} does not divide 'hidden_size'.")
+    if "clip_g" in family.encoders and size["num_hidden_layers"] < 3:
+        raise config.error("'num_hidden_layers' must be 3 or more: SDXL reads the layer before the last.")
     positions = config.integer("max_position_embeddings", 77)
     return {**size, "hidden_act": activation, "max_position_embeddings": positions, "eos_token_id": VOCABULARY - 1}
 
@@ -435,14 +431,14 @@ _VAE_ALWAYS = {
 }
 
 
-def load_vae(config: Config) -> comfy.sd.VAE:
-    """VAE, with the number of levels, layers and channels of vae/config.json."""
+def vae_architecture(config: Config) -> dict[str, Any]:
+    """vae/config.json in the words of ComfyUI's AutoencoderKL."""
     config.must_be(_VAE_ALWAYS)
     width, multiples = config.channels()
     levels = len(multiples)
     _block_types(config, "down_block_types", levels, "DownEncoderBlock2D")
     _block_types(config, "up_block_types", levels, "UpDecoderBlock2D")
-    size = {
+    return {
         "double_z": True,
         "z_channels": 4,
         "resolution": 256,
@@ -454,10 +450,15 @@ def load_vae(config: Config) -> comfy.sd.VAE:
         "attn_resolutions": [],
         "dropout": 0.0,
     }
-    file, weights = read_weights(config.path.parent, "diffusion_pytorch_model")
+
+
+def load_vae(folder: Path, size: dict[str, Any]) -> comfy.sd.VAE:
+    """VAE, by way of ComfyUI's own constructor, which takes sizes and tensors under its own names."""
+    file, weights = read_weights(folder, "diffusion_pytorch_model")
     weights = dict(_modern_attention(key, tensor) for key, tensor in weights.items())
     with torch.device("meta"):
         shapes = _shapes(AutoencoderKL(ddconfig=size, embed_dim=4))
+    levels = len(size["ch_mult"])
     names = {_vae_diffusers_key(name, levels): name for name in shapes}
     _check(file, weights, {d: shapes[name] for d, name in names.items()})
 
@@ -493,12 +494,12 @@ def _read_file(file: Path) -> dict[str, torch.Tensor]:
     if not file.is_file():
         raise ModelFolderError(f"{file} is missing. Download the whole folder again.")
     try:
+        with file.open("rb") as opened:
+            if opened.read(40).startswith(b"version https://git-lfs"):
+                raise ValueError("it is a Git LFS pointer, run 'git lfs pull'")
         weights = comfy.utils.load_torch_file(str(file), safe_load=True)
     except Exception as error:  # whatever a damaged file makes its reader raise; nothing else runs in here
-        with file.open("rb") as opened:
-            is_pointer = opened.read(40).startswith(b"version https://git-lfs")
-        remedy = "It is a Git LFS pointer: run 'git lfs pull'" if is_pointer else "Download it again"
-        raise ModelFolderError(f"{file} is damaged ({type(error).__name__}: {error}). {remedy}.") from error
+        raise ModelFolderError(f"{file} is damaged ({type(error).__name__}: {error}). Download it again.") from error
     if not isinstance(weights, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in weights.values()):
         raise ModelFolderError(f"{file} holds something else than named tensors. Download it again.")
     return weights
@@ -540,15 +541,15 @@ class _PlainLayers:
         return torch.nn.Conv2d(*args, **options)
 
 
-def _text_weights(config: Config, size: dict[str, Any], *, has_projection: bool) -> dict[str, torch.Tensor]:
-    file, found = read_weights(config.path.parent, "model", "pytorch_model")
+def _text_weights(folder: Path, name: str, size: dict[str, Any]) -> dict[str, torch.Tensor]:
+    file, found = read_weights(folder, "model", "pytorch_model")
     weights = {}
     for key, tensor in found.items():
         # transformers 5 saves a CLIPTextModel without its first name; up to 4.30 there was a constant in the file
-        name = key if key.startswith(("text_model.", "text_projection.")) else f"text_model.{key}"
-        if not name.endswith("embeddings.position_ids"):
-            weights[name] = tensor
-    if not has_projection:
+        key = key if key.startswith(("text_model.", "text_projection.")) else f"text_model.{key}"
+        if not key.endswith("embeddings.position_ids"):
+            weights[key] = tensor
+    if name != "clip_g":
         # ComfyUI's module has a projection even where the family does not use it.
         weights.setdefault("text_projection.weight", torch.eye(size["hidden_size"]))
     _check(file, weights, _shapes(comfy.clip_model.CLIPTextModel(size, None, "meta", _PlainLayers)))

@@ -21,8 +21,8 @@ class Plans(io.ComfyNode):
                     "preset",
                     options=[*PRESETS, "custom"],
                     default="balanced",
-                    tooltip="battery: text encoder and UNet on the NPU. balanced: UNet on the NPU. performance: UNet on "
-                    "the GPU. The rest where it runs best. custom: the six widgets below.",
+                    tooltip="battery: text encoder and UNet on the NPU. balanced: UNet on the NPU. performance: UNet "
+                    "on the GPU. The rest where it runs best. custom: the six widgets below.",
                 ),
                 device_input("text_encoder_device", "the text encoder"),
                 precision_input("text_encoder_precision", "the text encoder"),

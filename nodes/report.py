@@ -15,8 +15,8 @@ class Report(io.ComfyNode):
             node_id="OVNPU_Report",
             display_name="NPU Report",
             category=f"{CATEGORY}/report",
-            description="Where each submodel ran, what fell back, what the cache did and what it cost. Wire the decoded "
-            "image through it, so that the VAE's part is known.",
+            description="Where each submodel ran, what fell back, what the cache did and what it cost. Wire the "
+            "decoded image through it, so that the VAE's part is known.",
             inputs=[io.Image.Input("image", tooltip="The decoded image; passed on unchanged.")],
             outputs=[io.Image.Output(), io.String.Output(display_name="report")],
             is_output_node=True,

@@ -28,7 +28,7 @@ class KSampler(io.ComfyNode):
             node_id="OVNPU_KSampler",
             display_name="NPU KSampler",
             category=f"{CATEGORY}/sampling",
-            description="KSampler with the UNet on the Intel NPU, iGPU or CPU through OpenVINO. Same inputs, same noise.",
+            description="KSampler with the UNet on the Intel NPU, iGPU or CPU through OpenVINO. Same inputs and noise.",
             inputs=[*sampler_inputs(), plan_input()],
             outputs=[io.Latent.Output(), io.String.Output(display_name="report")],
         )

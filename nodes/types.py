@@ -100,5 +100,7 @@ def cfg_input() -> io.Input:
 def method_inputs() -> list[io.Input]:
     return [
         io.Combo.Input("sampler_name", options=comfy.samplers.KSampler.SAMPLERS, tooltip="The sampling algorithm."),
-        io.Combo.Input("scheduler", options=comfy.samplers.KSampler.SCHEDULERS, tooltip="How noise falls over the steps."),
+        io.Combo.Input(
+            "scheduler", options=comfy.samplers.KSampler.SCHEDULERS, tooltip="How noise falls over the steps."
+        ),
     ]

@@ -44,7 +44,7 @@ class System:
     @classmethod
     def here(cls) -> System:
         if sys.platform == "win32":
-            return cls(sys.platform, Path(os.environ.get("SystemRoot", "C:/Windows")))
+            return cls(sys.platform, Path(os.environ.get("SYSTEMROOT", "C:/Windows")))
         own = [Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
         return cls(sys.platform, Path("/"), library_folders=(*own, Path(sys.prefix) / "lib"))
 
@@ -234,6 +234,6 @@ def _has_intel_opencl(system: System) -> bool:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(errors="replace").strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""

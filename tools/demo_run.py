@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from comfy_server import ComfyServer
-from terminal import Progress, say
+from comfy_server import ComfyServer, PromptFailed, PromptInterrupted, PromptRejected
+from terminal import Progress, last_lines, say
 
 WORKFLOW = Path("workflows/api/text_to_image.json")
 PLAN_NODE = "OVNPU_DevicePlan"
@@ -55,13 +55,16 @@ def run(pack: Path, python: Path, comfyui: Path, prompt: Prompt, output: Path) -
         server = ComfyServer(comfyui, python, Path(work), pack=pack)
         try:
             with Progress("Starting ComfyUI") as progress:
-                server.on_progress = lambda _, line: progress.update(line)
+                server.on_progress = lambda _, line: progress.update()  # its own start-up notes mislead
                 server.start()
             with Progress("Running the workflow") as progress:
                 prompt_id = server.post(prompt)
                 entry = server.wait(prompt_id, PROMPT_TIMEOUT_S, lambda _, line: progress.update(line))
             image = server.view(first_image(entry["outputs"]))
             report = extract_report(entry["outputs"])
+        except (PromptFailed, PromptInterrupted, PromptRejected) as error:
+            tail = "\n".join("  " + line for line in last_lines(server.log, 10))
+            raise DemoError(f"{error}\nThe server's last lines, of {output / 'server.log'}:\n{tail}") from None
         finally:
             server.stop()
             if server.log.exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -100,6 +101,22 @@ def draw_scene(scene: Scene, rng: np.random.Generator) -> np.ndarray:
     return mask * foreground + (1 - mask) * background
 
 
+@lru_cache
+def _extent(shape: str) -> tuple[float, float, float, float]:
+    """The part of its box that a shape fills: left, top, right, bottom in 0..1 (a star leaves gaps)."""
+    ys, xs = np.nonzero(draw_mask(shape, (0, 0, 512, 512), 512) > 0.5)
+    left, top, right, bottom = (xs.min() / 512, ys.min() / 512, (xs.max() + 1) / 512, (ys.max() + 1) / 512)
+    return float(left), float(top), float(right), float(bottom)
+
+
+def _draw_into(shape: str, seen: tuple[float, float, float, float]) -> np.ndarray:
+    """bool [SIZE, SIZE]: `shape` drawn so that what is visible of it fills `seen`."""
+    left, top, right, bottom = _extent(shape)
+    width, height = (seen[2] - seen[0]) / (right - left), (seen[3] - seen[1]) / (bottom - top)
+    x, y = seen[0] - left * width, seen[1] - top * height
+    return draw_mask(shape, (x, y, x + width, y + height)) > 0.5
+
+
 def _nearest_colour(pixels: np.ndarray) -> str:
     middle = np.median(pixels.reshape(-1, 3), axis=0)
     return min(COLOURS, key=lambda name: float(np.square(middle - COLOURS[name]).sum()))
@@ -123,7 +140,7 @@ def read_scene(image: np.ndarray) -> Scene | None:
     box = (float(left), float(top), float(right) + 1, float(bottom) + 1)
 
     def overlap(shape: str) -> float:
-        template = draw_mask(shape, box) > 0.5
+        template = _draw_into(shape, box)
         return float((template & mask).sum() / (template | mask).sum())
 
     scores = {shape: overlap(shape) for shape in SHAPES}

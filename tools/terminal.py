@@ -107,7 +107,7 @@ def run_stage(
             )
             try:
                 while process.poll() is None:
-                    progress.update("".join(last_lines(log, 1)))
+                    progress.update(next((line for line in reversed(last_lines(log, 20)) if "WARNING" not in line), ""))
                     time.sleep(POLL_S)
             finally:
                 if process.poll() is None:

@@ -27,7 +27,7 @@ TOWERS = ("clip_l", "clip_g", "clip_h")
 
 
 def place_clip(clip: CLIP, plan: DevicePlan) -> CLIP:
-    """A clone of `clip` whose CLIP towers run as `plan` says; token weights, embeddings and clip skip stay ComfyUI's."""
+    """A clone of `clip` whose towers run as `plan` says; token weights, embeddings and clip skip stay ComfyUI's."""
     placed = clip.clone()
     report = host.current_report().submodel("text_encoder", plan.text_encoder.device)
     towers = [name for name in TOWERS if _transformer(placed, name) is not None]

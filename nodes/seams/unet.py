@@ -23,6 +23,7 @@ from .. import host
 from .weights import float32_on_cpu, weights_identity
 
 if TYPE_CHECKING:
+    from comfy.model_base import BaseModel
     from comfy.model_patcher import ModelPatcher
 
 log = logging.getLogger("ovnpu")
@@ -133,7 +134,7 @@ class _Seat:
         self._text(f"UNet on {report.actual_device} {report.precision}: {report.openvino_calls} calls{steady}")
         return noise.to(x.device, x.dtype)
 
-    def _base_model(self) -> torch.nn.Module:
+    def _base_model(self) -> BaseModel:
         assert self._patcher is not None, "UNet called outside a sampling run"
         return self._patcher.model
 
@@ -183,7 +184,7 @@ def _plain_attention(_chosen, *args, **kwargs):
     return attention_pytorch(*args, **kwargs)
 
 
-def _source(base_model: torch.nn.Module, unet: UNetModel) -> Source:
+def _source(base_model: BaseModel, unet: UNetModel) -> Source:
     config = {k: v for k, v in base_model.model_config.unet_config.items() if k not in ("dtype", "device")}
     shape = hashlib.sha256(repr(sorted((k, str(v)) for k, v in config.items())).encode()).hexdigest()[:16]
     context_width = config.get("context_dim") or unet.input_blocks[1][1].proj_in.weight.shape[0]

@@ -83,7 +83,8 @@ def _run_guarded(model, plan: DevicePlan, name: str, inputs, output_name: str, r
     if ruined and report.precision != "fp32":
         where = f"{report.actual_device} in {report.precision}"
         # the NPU has no FP32
-        device = "CPU" if devices.is_npu(devices.resolve(plan.vae.device, name, plan.policy).device) else plan.vae.device
+        is_on_npu = devices.is_npu(devices.resolve(plan.vae.device, name, plan.policy).device)
+        device = "CPU" if is_on_npu else plan.vae.device
         result = run(replace(plan.vae, device=device, precision="fp32"))
         still = _what_is_wrong(result)
         outcome = f"and still {still}" if still else f"on {report.actual_device}"

@@ -46,11 +46,8 @@ class Entry:
     path: Path
     manifest: dict
     lease: object | None = None
-
-    @property
-    def last_use(self) -> float:
-        """Seconds since the epoch."""
-        return (self.path / MANIFEST).stat().st_mtime
+    last_use: float = 0.0
+    """Seconds since the epoch; known of listed entries only."""
 
 
 def default_root() -> Path:
@@ -65,10 +62,13 @@ def default_limit_bytes() -> int:
     """OVNPU_CACHE_LIMIT_GB (10^9 bytes), else DEFAULT_LIMIT_GB."""
     configured = os.environ.get("OVNPU_CACHE_LIMIT_GB", "")
     try:
-        return int(float(configured or DEFAULT_LIMIT_GB) * 1e9)
-    except ValueError:
-        log.warning("OVNPU_CACHE_LIMIT_GB=%r is not a number; using %s GB.", configured, DEFAULT_LIMIT_GB)
-        return int(DEFAULT_LIMIT_GB * 1e9)
+        limit = int(float(configured or DEFAULT_LIMIT_GB) * 1e9)
+    except (ValueError, OverflowError):  # OverflowError: "inf"
+        limit = -1
+    if limit < 0:
+        log.warning("OVNPU_CACHE_LIMIT_GB=%r is not a size in GB; using %s GB.", configured, DEFAULT_LIMIT_GB)
+        limit = int(DEFAULT_LIMIT_GB * 1e9)
+    return limit
 
 
 def entry_key(identity: Mapping[str, str]) -> str:
@@ -86,18 +86,15 @@ class CompileCache:
     def find(self, kind: str, identity: Mapping[str, str]) -> Entry | CacheMiss:
         """The entry for `identity`, verified, or why there is none. A damaged entry is removed."""
         path = self._path(kind, identity)
-        try:
-            manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            if path.exists():
-                self.discard(path)
-                return CacheMiss("corrupt: no manifest")
+        if not path.exists():
             return self._explain(kind, identity)
-        except (OSError, ValueError) as error:
-            self.discard(path)
-            return CacheMiss(f"corrupt: {error}")
+        # before anything is read: from here on no other process evicts it
         lease = self._take_lease(path)
-        damage = _damage(path, manifest)
+        try:
+            manifest = _read_manifest(path)
+            damage = _damage(path, manifest)
+        except (OSError, ValueError) as error:
+            manifest, damage = {}, f"{MANIFEST}: {getattr(error, 'strerror', None) or error}"
         if damage:
             del lease
             log.warning("The cached %s of the %s is damaged (%s); made again.", kind, identity["submodel"], damage)
@@ -118,13 +115,14 @@ class CompileCache:
         temporary.mkdir(parents=True)
         try:
             write(temporary)
-            files = {f.name: {"bytes": f.stat().st_size, "blake2b": file_hash(f)} for f in temporary.iterdir()}
+            sizes = {f.name: f.stat().st_size for f in temporary.iterdir()}
+            files = {name: {"bytes": size, "blake2b": file_hash(temporary / name)} for name, size in sizes.items()}
             manifest = {
                 "schema": 1,
                 "kind": kind,
                 "identity": dict(identity),
                 "files": files,
-                "bytes": sum(f["bytes"] for f in files.values()),
+                "bytes": sum(sizes.values()),
                 "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
                 "why": why,
                 "seconds": round(seconds, 3),
@@ -183,12 +181,13 @@ class CompileCache:
         for manifest in (m for kind in KINDS for m in (self.root / kind).glob(f"*/{MANIFEST}")):
             # another process may remove it meanwhile, or it may be damaged: then it is not an entry
             with contextlib.suppress(OSError, ValueError):
-                found.append(Entry(manifest.parent, json.loads(manifest.read_text(encoding="utf-8"))))
+                last_use = manifest.stat().st_mtime
+                found.append(Entry(manifest.parent, _read_manifest(manifest.parent), last_use=last_use))
         return sorted(found, key=lambda entry: entry.last_use)
 
     def evict(self) -> list[Entry]:
         """Remove least recently used entries until the limit holds; entries in use stay. Returns what went."""
-        self._clear_stale_writes()
+        self._clear_remains()
         entries, gone = self.entries(), []
         total = sum(entry.manifest["bytes"] for entry in entries)
         for entry in entries:
@@ -198,7 +197,9 @@ class CompileCache:
                 total -= entry.manifest["bytes"]
                 gone.append(entry)
                 identity = entry.manifest["identity"]
-                log.info("Cache over its limit: removed the %s of the %s.", entry.path.parent.name, identity["submodel"])
+                log.info(
+                    "Cache over its limit: removed the %s of the %s.", entry.path.parent.name, identity["submodel"]
+                )
         return gone
 
     def _path(self, kind: str, identity: Mapping[str, str]) -> Path:
@@ -226,32 +227,38 @@ class CompileCache:
         return lease
 
     def _is_in_use(self, path: Path) -> bool:
+        return self._clear_leases(f"{path.parent.name}-{path.name}.*.lock") > 0
+
+    def _clear_leases(self, pattern: str) -> int:
+        """Remove the leases of processes that ended; the number of those that are held."""
         import filelock
 
-        for file in (self.root / "leases").glob(f"{path.parent.name}-{path.name}.*.lock"):
+        held = 0
+        for file in (self.root / "leases").glob(pattern):
             try:
                 with filelock.FileLock(file).acquire(timeout=0):
                     pass
             except (OSError, filelock.Timeout):
-                return True
+                held += 1
+                continue
             with contextlib.suppress(OSError):
                 file.unlink()
-        return False
+        return held
 
-    def _clear_stale_writes(self) -> None:
+    def _clear_remains(self) -> None:
+        """Remove what processes left behind that ended or were killed."""
+        self._clear_leases("*.lock")
         for folder in (self.root / "tmp").glob("*"):
             with contextlib.suppress(OSError):
                 if time.time() - folder.stat().st_mtime > STALE_S:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def _explain(self, kind: str, identity: Mapping[str, str]) -> CacheMiss:
-        """Compare with the most similar entry of the same submodel and architecture: what differs is the reason."""
+        """Compare with the most similar entry of the same submodel and model: what differs is the reason."""
         similar = []
         for entry in self.entries():
             other = entry.manifest["identity"]
-            if entry.manifest["kind"] == kind and all(
-                other.get(n) == identity[n] for n in ("submodel", "architecture")
-            ):
+            if entry.manifest["kind"] == kind and all(other.get(n) == identity[n] for n in ("submodel", "model")):
                 differing = [n for n in identity if other.get(n, "") != identity[n]]
                 similar.append((len(differing), -entry.last_use, differing, other))
         if not similar:
@@ -259,15 +266,23 @@ class CompileCache:
         _, _, names, other = min(similar, key=lambda s: s[:2])
         if not names:
             return CacheMiss("new")
-        if names == ["weights"] or len(names) > 1 and "weights" in names:
+        if "weights" in names:
             return CacheMiss("weights", other["weights"][:8], identity["weights"][:8])
-        return CacheMiss(names[0], other.get(names[0], "nothing") or "nothing", identity[names[0]])
+        return CacheMiss(names[0], other.get(names[0]) or "nothing", identity[names[0]] or "nothing")
 
 
 def file_hash(path: Path) -> str:
     """blake2b of a file's bytes, as hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def _read_manifest(path: Path) -> dict:
+    """The manifest of the entry at `path`; ValueError if it is not one."""
+    manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    if not isinstance(manifest, dict) or not manifest.keys() >= {"kind", "identity", "files", "bytes"}:
+        raise ValueError("not the manifest of an entry")
+    return manifest
 
 
 def _damage(path: Path, manifest: dict) -> str:

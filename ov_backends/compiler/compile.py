@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import devices
-from ..errors import CompileError, FallbackError
+from ..errors import CompileError, FallbackError, ShapeError
 from ..graph.placement import FALLBACK_DEVICE, Placement, everything_on, place
 from ..plan import TITLES
 from ..progress import Progress, with_heartbeat
@@ -46,18 +46,20 @@ class Order:
         """All that the blob depends on."""
         return {
             **self.ir_identity,
+            # first what else follows from: another device brings its own precision, and the first difference is told
+            **devices.identity(self.device),
             "shape": format_shapes(self.shapes) if self.shapes else "dynamic",
             "precision": self.precision,
-            **devices.identity(self.device),
         }
 
     @property
     def properties(self) -> dict[str, str]:
-        return {
-            "PERFORMANCE_HINT": "LATENCY",
-            **precision_property(self.precision, self.device),
-            **devices.compile_properties(self.device),
-        }
+        return {"PERFORMANCE_HINT": "LATENCY", **self.import_properties}
+
+    @property
+    def import_properties(self) -> dict[str, str]:
+        """The hint comes along: nothing promises that a blob keeps it, and CPUs that have BF16 take it by default."""
+        return {**precision_property(self.precision, self.device), **devices.compile_properties(self.device)}
 
 
 @dataclass(frozen=True)
@@ -98,16 +100,16 @@ def _import(order: Order, entry: Entry, text: str, progress: Progress) -> Compil
     started = time.monotonic()
     try:
         about = json.loads((entry.path / PLACEMENT).read_text(encoding="utf-8"))
+        placement, target = Placement.from_json(about["placement"]), about["target"]
+        _check_policy(order, placement)
         blob = io.BytesIO((entry.path / BLOB).read_bytes())
-        target = about["target"]
         model = with_heartbeat(
-            lambda: devices.core().import_model(blob, target, devices.compile_properties(order.device)), text, progress
+            lambda: devices.core().import_model(blob, target, order.import_properties), text, progress
         )
     except (OSError, RuntimeError) as error:
         advice = devices.explain_device_error(error, order.device)
         log.warning("The cached %s does not load (%s); compiling it again.", TITLES[order.submodel], advice)
         return CacheMiss("corrupt: the blob does not load")
-    placement = Placement.from_json(about["placement"])
     return Compiled(model, placement, "hit", "", 0.0, time.monotonic() - started, entry)
 
 
@@ -115,7 +117,13 @@ def _compile(order: Order) -> tuple[ov.CompiledModel, Placement, str]:
     """The compiled model, where its operators are, and the device string it was compiled for."""
     model = order.read()
     if order.shapes:
-        model.reshape({name: list(shape) for name, shape in order.shapes.items()})
+        try:
+            model.reshape({name: list(shape) for name, shape in order.shapes.items()})
+        except RuntimeError as error:
+            raise ShapeError(
+                f"The {TITLES[order.submodel]} cannot take inputs of this size ({format_shapes(order.shapes)}): "
+                f"{str(error).strip().splitlines()[-1]}"
+            ) from error
     if devices.is_npu(order.device):
         require_static(model, "the NPU", batch_one=True)
     core = devices.core()
@@ -125,20 +133,30 @@ def _compile(order: Order) -> tuple[ov.CompiledModel, Placement, str]:
     except RuntimeError as error:
         # it may be one operator that the device does not have: then the rest can still run there
         placement = _place(model, order.device)
-        explained = devices.explain_device_error(error, order.device)
         if placement is None or not placement.fallback or order.device not in placement.devices:
-            raise CompileError(
-                f"{devices.label(order.device)} could not compile the {TITLES[order.submodel]}: {explained}"
-            ) from error
-        kinds = ", ".join(sorted({operator.type for operator in placement.fallback}))
-        if order.policy == "error":
-            raise FallbackError(
-                f"{len(placement.fallback)} operators of the {TITLES[order.submodel]} ({kinds}) cannot run on "
-                f"{devices.label(order.device)}, and the fallback policy is 'error'. Set it to warn or allow to run "
-                f"them on the {FALLBACK_DEVICE}, or choose another device."
-            ) from error
+            raise _refused(order, error) from error
+        _check_policy(order, placement)
     target = f"HETERO:{order.device},{FALLBACK_DEVICE}"
-    return core.compile_model(model, target, order.properties), placement, target
+    try:
+        return core.compile_model(model, target, order.properties), placement, target
+    except RuntimeError as error:
+        raise _refused(order, error) from error
+
+
+def _refused(order: Order, error: RuntimeError) -> CompileError:
+    explained = devices.explain_device_error(error, order.device)
+    return CompileError(f"{devices.label(order.device)} could not compile the {TITLES[order.submodel]}: {explained}")
+
+
+def _check_policy(order: Order, placement: Placement) -> None:
+    """Raise FallbackError if operators run elsewhere and the policy is "error"."""
+    if placement.fallback and order.policy == "error":
+        kinds = ", ".join(sorted({operator.type for operator in placement.fallback}))
+        raise FallbackError(
+            f"{len(placement.fallback)} operators of the {TITLES[order.submodel]} ({kinds}) cannot run on "
+            f"{devices.label(order.device)}, and the fallback policy is 'error'. Set it to warn or allow to run "
+            f"them on the {FALLBACK_DEVICE}, or choose another device."
+        )
 
 
 def _place(model: ov.Model, device: str) -> Placement | None:

@@ -15,7 +15,7 @@ from .. import devices
 from ..convert.trace import CONVERSION_VERSION
 from ..plan import TITLES
 from ..progress import Progress, with_heartbeat
-from .cache import CacheMiss, CompileCache, Entry
+from .cache import CompileCache, Entry
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -43,7 +43,8 @@ class Source:
     def identity(self) -> dict[str, str]:
         return {
             "submodel": self.submodel,
-            "architecture": self.architecture,
+            # not "architecture": that is the device's, and a blob's identity holds both
+            "model": self.architecture,
             "weights": self.weights,
             "conversion": CONVERSION_VERSION,
         }
@@ -59,6 +60,11 @@ class IR:
     convert_s: float
     entry: Entry | None = None
 
+    @property
+    def is_readable(self) -> bool:
+        """False once someone has emptied the cache folder."""
+        return self.entry is None or (self.entry.path / XML).exists()
+
 
 def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
     """A hash of names, dtypes, shapes and values; as fast as the cores allow (blake2b, one tensor a thread)."""
@@ -68,7 +74,7 @@ def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
         name, tensor = item
         digest = hashlib.blake2b(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=32)
         # as bytes: numpy has no bfloat16
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return digest.digest()
 
     with ThreadPoolExecutor() as pool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import devices
 
 _HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
-_NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+_NAMES = {hint: name for name, hint in _HINTS.items()}
 _DEFAULT = {"CPU": "fp32", "GPU": "fp16", "NPU": "fp16"}
 
 
@@ -24,7 +24,7 @@ def resolve_precision(asked: str, device: str) -> tuple[str, str]:
         return asked, ""
     if asked.upper() in devices.capabilities(device).split():
         return asked, ""
-    return default, f"{asked} was asked for; this {family} has no {asked.upper()} arithmetic, so it computes in {default}"
+    return default, f"{asked} was asked for; this {family} has no {asked.upper()} arithmetic and computes in {default}"
 
 
 def precision_property(precision: str, device: str) -> dict[str, str]:
@@ -38,4 +38,4 @@ def actual_precision(compiled, planned: str) -> str:
         hint = compiled.get_property("INFERENCE_PRECISION_HINT")
     except RuntimeError:
         return planned
-    return _NAMES.get(hint.to_string() if hasattr(hint, "to_string") else str(hint), planned)
+    return _NAMES.get(hint.to_string(), planned)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def convert_vae_decoder(module: torch.nn.Module, latent_channels: int) -> ov.Model:
-    """Convert `module(latent)`: latent [batch, latent_channels, height, width] -> pixels [batch, 3, 8 h, 8 w], -1..1."""
+    """Convert `module(latent)`: latent [batch, latent_channels, h, w] -> pixels [batch, 3, 8 h, 8 w], -1..1."""
     import torch
 
     latent = TraceInput("latent", torch.randn(1, latent_channels, 16, 16), (-1, latent_channels, -1, -1))

@@ -60,10 +60,11 @@ class Session:
         import openvino as ov
         import torch
 
-        outputs = {}
+        outputs: dict[str, torch.Tensor] = {}
+        # all or none: a bound tensor that is not returned would be written to after it is freed
+        if any(port.get_partial_shape().is_dynamic for port in self.compiled.outputs):
+            return outputs
         for port in self.compiled.outputs:
-            if port.get_partial_shape().is_dynamic:
-                return {}
             whole = torch.empty(batch, *list(port.get_shape())[1:], dtype=torch.float32)
             for index, request in enumerate(requests):
                 part = whole[index * rows : (index + 1) * rows].numpy()
@@ -81,9 +82,14 @@ class Session:
 
     def _run(self, requests: list[ov.InferRequest]) -> None:
         failures = []
-        for request in requests:
-            request.start_async()
-        for request in requests:
+        started = []
+        try:
+            for request in requests:
+                request.start_async()
+                started.append(request)
+        except RuntimeError as error:
+            failures.append(error)
+        for request in started:
             # every started request must be waited for, also when an earlier one failed
             try:
                 request.wait()

@@ -129,7 +129,7 @@ class Submodel:
         return loaded
 
     def _compile(self, shapes: Shapes | None, report: SubmodelReport, progress: Progress) -> Compiled:
-        if self._ir is None:
+        if self._ir is None or not self._ir.is_readable:
             self._ir = load_or_convert(self.source, self.cache, progress)
             report.convert_s += self._ir.convert_s
             self.conversions += self._ir.convert_s > 0

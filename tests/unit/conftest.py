@@ -10,3 +10,34 @@ from comfy_in_process import import_comfy
 def comfy() -> ModuleType:
     """ComfyUI's `comfy` package on the CPU; without COMFYUI_PATH the test fails and says so."""
     return import_comfy()
+
+
+@pytest.fixture
+def clean_environment(monkeypatch):
+    """No setting of this pack from outside."""
+    for name in ("OVNPU_CACHE_DIR", "OVNPU_CACHE_LIMIT_GB", "OVNPU_NPU_EMULATION"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def emulated_npu(clean_environment, monkeypatch):
+    monkeypatch.setenv("OVNPU_NPU_EMULATION", "1")
+
+
+@pytest.fixture
+def cache(tmp_path):
+    """An empty cache that takes 1 GB."""
+    from ovpack.ov_backends.compiler.cache import CompileCache
+
+    return CompileCache(tmp_path / "cache", 10**9)
+
+
+@pytest.fixture
+def core(clean_environment, monkeypatch):
+    """The core of this process, watched; it also lists a GPU."""
+    from ovpack.ov_backends import devices
+    from small_models import WatchedCore
+
+    watched = WatchedCore(devices.core())
+    monkeypatch.setattr(devices, "core", lambda: watched)
+    return watched

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import sys
@@ -101,7 +102,7 @@ def sdxl_parts():
         block_out_channels=[32, 64, 128],
         down_block_types=["DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"],
         up_block_types=["CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"],
-        layers_per_block=[1, 2, 1],
+        layers_per_block=2,
         transformer_layers_per_block=[1, 2, 3],
         cross_attention_dim=64,
         attention_head_dim=[2, 4, 8],
@@ -116,14 +117,13 @@ def sdxl_parts():
 
 
 def save(path: Path, parts) -> Saved:
-    """A folder in FP32, so that the numbers can be compared with the modules in memory."""
+    """A folder with random weights in FP32, and the modules in memory to compare with."""
     torch.manual_seed(0)
     unet, vae, encoders, scheduler, pipeline = parts()
-    for module in (unet, vae, *encoders):
-        module.eval()
-        # Random weights, norms and biases too: ones and zeros would hide a swapped pair.
-        for parameter in module.parameters():
-            torch.nn.init.normal_(parameter, std=0.02 if parameter.ndim > 1 else 0.2)
+    for parameter in itertools.chain(*(module.eval().parameters() for module in (unet, vae, *encoders))):
+        # Norms and biases too: ones and zeros would hide a swapped pair. Rounded: ComfyUI keeps text encoders in FP16.
+        torch.nn.init.normal_(parameter, std=0.02 if parameter.ndim > 1 else 0.2)
+        parameter.data.copy_(parameter.data.half())
     tokenizer = CLIPTokenizer.from_pretrained(Path(sys.modules["ovpack"].__path__[0]) / "demo_model" / "tokenizer")
     second = {"text_encoder_2": encoders[1], "tokenizer_2": tokenizer} if len(encoders) > 1 else {}
     unused = {} if second else {"safety_checker": None, "feature_extractor": None, "requires_safety_checker": False}
@@ -158,8 +158,28 @@ def loaded(request, folder):
 
 @pytest.fixture
 def copy(demo, tmp_path) -> Path:
-    """A copy of the demo folder for tests that damage it."""
-    return shutil.copytree(demo.path, tmp_path / "copy")
+    """A copy of the demo folder for tests that change it; weights are links until `own` is called."""
+    folder = shutil.copytree(demo.path, tmp_path / "copy", ignore=shutil.ignore_patterns("*.safetensors", "tokenizer"))
+    for file in demo.path.glob("*/*.safetensors"):
+        (folder / file.relative_to(demo.path)).symlink_to(file)
+    return folder
+
+
+def own(file: Path) -> Path:
+    """Replace a link by a copy that may be changed."""
+    content = file.read_bytes()
+    file.unlink()
+    file.write_bytes(content)
+    return file
+
+
+def with_changes(unet: UNet2DConditionModel, **changes) -> UNet2DConditionModel:
+    """A UNet with other settings and new weights."""
+    # diffusers would set the keys named here back to their defaults
+    config = {key: value for key, value in unet.config.items() if key != "_use_default_values"}
+    changed = UNet2DConditionModel.from_config({**config, **changes}).eval()
+    assert all(changed.config[key] == value for key, value in changes.items())
+    return changed
 
 
 def edit(file: Path, **changes) -> None:
@@ -260,7 +280,7 @@ def test_lora_keys_reach_every_attention_of_unet_and_text_encoder(comfy, loaded)
     weights = {key for key in loaded.saved.unet.state_dict() if ".attentions." in key and key.endswith(".weight")}
     names = {"lora_unet_" + key.removesuffix(".weight").replace(".", "_") for key in weights}
     assert names <= unet_keys.keys()
-    assert set(unet_keys.values()) <= loaded.model.model.state_dict().keys()
+    assert {unet_keys[name] for name in names} <= loaded.model.model.state_dict().keys()
     assert any("self_attn_q_proj" in key for key in text_keys)
 
 
@@ -317,6 +337,72 @@ def test_latents_are_scaled_by_the_vae_config(saved, scale, request, folder):
     assert model.model.latent_format.scale_factor == scale
 
 
+def published(channels: list[int], attention: list[int], heads: int | list[int], context: int, **changes) -> dict:
+    """unet/config.json of a published model; `attention` is 1 for the levels that have it."""
+    return {
+        "block_out_channels": channels,
+        "down_block_types": ["CrossAttnDownBlock2D" if used else "DownBlock2D" for used in attention],
+        "up_block_types": ["CrossAttnUpBlock2D" if used else "UpBlock2D" for used in attention[::-1]],
+        "layers_per_block": 2,
+        "attention_head_dim": heads,
+        "cross_attention_dim": context,
+        "use_linear_projection": context != 768,
+        **changes,
+    }
+
+
+def text_time(width: int, depths: int | list[int], **changes) -> dict:
+    added = {"addition_embed_type": "text_time", "projection_class_embeddings_input_dim": width}
+    return {**added, "transformer_layers_per_block": depths, **changes}
+
+
+WIDTHS = [320, 640, 1280, 1280]
+SSD1B = {"reverse_transformer_layers_per_block": [[4, 4, 10], [2, 1, 1], 1], "mid_block_type": "UNetMidBlock2D"}
+PUBLISHED = {
+    "SD15": (published(WIDTHS, [1, 1, 1, 0], 8, 768), [1] * 9 + [0] * 3),
+    "SD20": (published(WIDTHS, [1, 1, 1, 0], [5, 10, 20, 20], 1024), [1] * 9 + [0] * 3),
+    "SDXL": (
+        published(WIDTHS[:3], [0, 1, 1], [5, 10, 20], 2048, **text_time(2816, [1, 2, 10])),
+        [0] * 3 + [2] * 3 + [10] * 3,
+    ),
+    "SDXLRefiner": (
+        published([384, 768, 1536, 1536], [0, 1, 1, 0], [6, 12, 24, 24], 1280, **text_time(2560, 4)),
+        [0] * 3 + [4] * 6 + [0] * 3,
+    ),
+    "SSD1B": (
+        published(WIDTHS[:3], [0, 1, 1], [5, 10, 20], 2048, **text_time(2816, [1, 2, 4], **SSD1B)),
+        [0, 0, 0, 1, 1, 2, 10, 4, 4],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_sizes_are_those_that_comfyui_detects(name, comfy, folder):
+    import comfy.model_detection
+
+    config, depths_up = PUBLISHED[name]
+
+    architecture = folder.unet_architecture(folder.Config(Path("config.json"), config))
+
+    detected = comfy.model_detection.model_config_from_unet_config(architecture)
+    assert type(detected).__name__ == name
+    assert architecture["transformer_depth_output"] == depths_up
+    heads = {key: architecture[key] for key in ("num_heads", "num_head_channels")}
+    assert heads == {key: type(detected).unet_extra_config[key] for key in heads}
+
+
+def test_image_editing_models_are_told_by_their_pipeline(folder, copy):
+    edit(copy / "model_index.json", _class_name="StableDiffusionInstructPix2PixPipeline")
+    own(copy / UNET_FILE)
+    with_changes(build_unet(), in_channels=8).save_pretrained(copy / "unet")
+
+    assert type(folder.load_folder(copy)[0].model).__name__ == "SD15_instructpix2pix"
+
+    edit(copy / "scheduler" / "scheduler_config.json", prediction_type="v_prediction")
+    with pytest.raises(ModelFolderError, match="'prediction_type' V_PREDICTION is not known to ComfyUI"):
+        folder.load_folder(copy)
+
+
 def test_unusual_scaling_factor_is_taken_over(folder, copy):
     edit(copy / "vae" / "config.json", scaling_factor=0.5)
     model, _, _ = folder.load_folder(copy)
@@ -337,9 +423,7 @@ def test_clip_skip_counts_layers_of_the_whole_sd2_encoder(sd2, folder):
 
 
 def test_refiner_is_told_by_its_five_numbers(tmp_path, sdxl, comfy, folder):
-    unet = UNet2DConditionModel.from_config(
-        {**sdxl.unet.config, "cross_attention_dim": 32, "projection_class_embeddings_input_dim": 32 + 5 * 256}
-    )
+    unet = with_changes(sdxl.unet, cross_attention_dim=32, projection_class_embeddings_input_dim=32 + 5 * 256)
     path = shutil.copytree(sdxl.path, tmp_path / "refiner", ignore=shutil.ignore_patterns("text_encoder"))
     unet.save_pretrained(path / "unet")
 
@@ -367,7 +451,8 @@ def test_refiner_is_told_by_its_five_numbers(tmp_path, sdxl, comfy, folder):
 def test_variants_of_the_family_load_too(changes, folder, copy):
     """Pruned and distilled models (SSD-1B, KOALA, SDXS, ...) differ from the plain ones in these settings."""
     torch.manual_seed(4)
-    unet = UNet2DConditionModel.from_config({**build_unet().config, **changes}).eval()
+    unet = with_changes(build_unet(), **changes)
+    own(copy / UNET_FILE)
     unet.save_pretrained(copy / "unet")
     sample, context = torch.randn(1, unet.config.in_channels, 16, 16), torch.randn(1, 77, 64)
 
@@ -432,7 +517,7 @@ def as_shards(file: Path) -> None:
     ids=lambda value: value.split("/")[0] if isinstance(value, str) else value.__name__,
 )
 def test_every_way_of_saving_gives_the_same_weights(file, change, demo, folder, copy):
-    change(copy / file)
+    change(own(copy / file))
 
     for ours, theirs in zip(folder.load_folder(copy), folder.load_folder(demo.path), strict=True):
         ours, theirs = (part.patcher if hasattr(part, "patcher") else part for part in (ours, theirs))
@@ -501,7 +586,7 @@ def reshape_tensor(file: Path) -> None:
     [
         (truncate, "is damaged .*Download it again"),
         (fill_with_garbage, "is damaged .*Download it again"),
-        (become_a_pointer, "is damaged .*git lfs pull"),
+        (become_a_pointer, "is damaged .*run 'git lfs pull'"),
         (remove, "is missing. Download the whole folder again"),
         (become_a_garbage_pickle, r"\.bin is damaged"),
         (become_a_pickled_list, r"\.bin holds something else than named tensors"),
@@ -514,7 +599,7 @@ def reshape_tensor(file: Path) -> None:
 )
 @pytest.mark.parametrize("file", [UNET_FILE, VAE_FILE])
 def test_damaged_weights_are_named(file, change, words, folder, copy):
-    change(copy / file)
+    change(own(copy / file))
     with pytest.raises(ModelFolderError, match=words) as caught:
         folder.load_folder(copy)
     assert str(copy / Path(file).parent) in str(caught.value)
@@ -553,7 +638,10 @@ def test_missing_or_broken_json_is_named(file, text, words, folder, copy):
         ("unet/config.json", "block_out_channels", [10**15, 10**15]),
         ("unet/config.json", "down_block_types", ["AttnDownBlock2D"] * 2),
         ("unet/config.json", "mid_block_type", "UNetMidBlock2DSimpleCrossAttn"),
-        ("unet/config.json", "layers_per_block", [1, 2, 3]),
+        ("unet/config.json", "mid_block_type", [1]),
+        ("unet/config.json", "layers_per_block", [1, 2]),
+        ("unet/config.json", "layers_per_block", [[1], [1]]),
+        ("unet/config.json", "layers_per_block", [1, 1, 1]),
         ("unet/config.json", "transformer_layers_per_block", [[1], [1, 1]]),
         ("unet/config.json", "attention_head_dim", [7, 8]),
         ("unet/config.json", "attention_head_dim", [8, 4]),
@@ -583,19 +671,19 @@ def test_settings_that_comfyui_cannot_express_are_named(file, key, value, folder
 
 
 @pytest.fixture
-def models(comfy, folder, demo, tmp_path, monkeypatch) -> Path:
+def models(comfy, folder, copy, tmp_path, monkeypatch) -> Path:
     """ComfyUI's "diffusers" path with one folder in a subfolder."""
     import folder_paths
 
     root = tmp_path / "diffusers"
-    shutil.copytree(demo.path, root / "style A" / "été")
+    shutil.copytree(copy, root / "style A" / "été", symlinks=True)
     monkeypatch.setitem(folder_paths.folder_names_and_paths, "diffusers", ([str(root)], {"folder"}))
     return root
 
 
 def test_list_names_the_demo_first_and_sees_new_folders(models, folder):
     assert folder.list_folders() == ["demo", "style A/été"]
-    shutil.copytree(models / "style A" / "été", models / "another")
+    shutil.copytree(models / "style A" / "été", models / "another", symlinks=True)
     assert folder.list_folders() == ["demo", "another", "style A/été"]
     assert folder.find_folder("style A/été") == models / "style A" / "été"
     assert folder.find_folder("demo").name == "demo_model"

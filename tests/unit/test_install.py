@@ -68,7 +68,7 @@ def test_check_works_without_any_installed_package():
 def test_check_imports_no_heavy_package():
     code = (
         f"import runpy, sys; runpy.run_path({str(PACK / 'install.py')!r})['check'](); "
-        "print([m for m in ('torch', 'openvino', 'numpy', 'comfy', 'urllib.request', 'socket') if m in sys.modules])"
+        "print([m for m in ('torch', 'openvino', 'numpy', 'comfy', 'urllib.request', 'http') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr
@@ -180,7 +180,7 @@ def test_folder_that_is_no_comfyui_is_named(tmp_path):
 
 
 def test_given_comfyui_does_not_move_torch_or_numpy(tmp_path):
-    text = "comfyui-frontend-package==1.49.6\ntorch\ntorchvision\ntorchaudio\nnumpy>=1.25.0\n\n# optional\nav>=16 # video\n"
+    text = "comfyui-frontend-package==1.49.6\ntorch\ntorchvision\ntorchaudio\nnumpy>=1.25\n\n# more\nav>=16 # video\n"
     found = find_comfyui(make_comfyui(tmp_path / "new", text), tmp_path, no_fetch)
     assert found.packages() == ["comfyui-frontend-package==1.49.6", "av>=16"]
     assert found.needs_torchaudio()
@@ -496,3 +496,66 @@ def test_server_that_ends_at_once_shows_its_last_words(tmp_path):
     server = comfy_server.ComfyServer(comfyui, Path(sys.executable), tmp_path / "work", pack=None)
     with pytest.raises(comfy_server.ServerError, match=r"ended with exit code 1:\n  no module named aiohttp"):
         server.start()
+
+
+STUB = """
+import http.server, json, os, sys
+print("argv", json.dumps(sys.argv[1:]), flush=True)
+print("seen", os.environ.get("OVNPU_SEEN"), os.environ.get("OVNPU_REMOVED"), flush=True)
+print(os.environ.get("OVNPU_PRINT", ""), flush=True)
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def stub_server(tmp_path, monkeypatch):
+    """Starts servers on a stand-in for ComfyUI that prints how it was called and answers every GET with {}."""
+    comfyui = make_comfyui(tmp_path / "ComfyUI äöü")
+    (comfyui / "main.py").write_text(STUB, encoding="utf-8")
+    (comfyui / "comfy" / "cli_args.py").write_text('add_argument("--database-url")', encoding="utf-8")
+    monkeypatch.setenv("OVNPU_REMOVED", "outer")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+
+    def server(pack: Path, **environment: str | None) -> comfy_server.ComfyServer:
+        return comfy_server.ComfyServer(comfyui, Path(sys.executable), tmp_path / "wörk dir", environment, pack)
+
+    return server
+
+
+def test_server_loads_one_pack_keeps_its_data_in_work_and_ends_with_the_block(tmp_path, stub_server):
+    pack = tmp_path / "some päck"
+    pack.mkdir()
+    with stub_server(pack, OVNPU_SEEN="yes", OVNPU_REMOVED=None) as server:
+        assert server.get_json("/system_stats") == {}
+        process = server.process
+    assert process is not None and process.poll() is not None
+    log = server.log_text()
+    argv = json.loads(log.splitlines()[0].removeprefix("argv "))
+    assert "seen yes None" in log
+    assert argv[argv.index("--base-directory") + 1] == str(tmp_path / "wörk dir")
+    assert argv[argv.index("--database-url") + 1].startswith(f"sqlite:///{tmp_path / 'wörk dir'}")
+    assert argv[argv.index("--whitelist-custom-nodes") + 1] == "some päck"
+    assert "--disable-all-custom-nodes" in argv
+    paths = Path(argv[argv.index("--extra-model-paths-config") + 1]).read_text(encoding="utf-8")
+    assert json.loads(paths) == {"pack": {"custom_nodes": str(tmp_path)}}
+
+
+def test_pack_that_does_not_import_shows_its_traceback_not_the_end_of_the_log(tmp_path, stub_server):
+    log = (
+        "ImportError: no openvino\nCannot import {0} module for custom nodes: no openvino\n"
+        "   0.1 seconds (IMPORT FAILED): {0}\n" + "later\n" * 30
+    ).format(tmp_path)
+    server = stub_server(tmp_path, OVNPU_PRINT=log)
+    with pytest.raises(
+        comfy_server.ServerError, match=r"could not import the pack(.|\n)*ImportError: no openvino"
+    ) as error:
+        server.start()
+    assert "later" not in str(error.value)
+    assert server.process is not None and server.process.poll() is not None

@@ -1,0 +1,30 @@
+"""Cancel while converting, compiling and sampling: it stops, the cache stays whole, the next run works."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from client import EMULATED, messages_until_done
+from comfy_server import PromptInterrupted
+from prompts import bundled
+
+
+@pytest.mark.parametrize("stage", ["Converting the UNet", "Compiling the UNet", "UNet on NPU"])
+def test_interrupting_stops_and_the_next_run_works(start_server, run, report_of, stage):
+    with start_server(f"interrupt {stage.split()[0]}", EMULATED) as server:
+        seen = []
+
+        def interrupt(text: str) -> None:
+            if stage in text and not seen:
+                seen.append(text)
+                server.interrupt()
+
+        with pytest.raises(PromptInterrupted):
+            messages_until_done(server, bundled(n7={"steps": 500}), interrupt)
+        assert seen, f"The stage {stage!r} was never shown."
+        manifests = list((server.work / "cache").glob("*/*/manifest.json"))
+        assert all(json.loads(m.read_text(encoding="utf-8"))["files"] for m in manifests)
+        assert not list((server.work / "cache" / "tmp").glob("*"))
+        unet = report_of(run(server, bundled()))["submodels"]["unet"]
+        assert unet["calls"] == {"openvino": 20, "torch": 0}
