@@ -38,7 +38,10 @@ POLL_S = 0.05
 
 @dataclass(frozen=True)
 class Side:
-    """One way to run the UNet. precision: NPU KSampler's on the CPU, "" for the stock KSampler; goal: least speed-up."""
+    """One way to run the UNet.
+
+    precision: of NPU KSampler on the CPU; "" is the stock KSampler. goal: how many times faster than that it must be.
+    """
 
     name: str
     title: str
@@ -424,7 +427,7 @@ def main(arguments: Sequence[str]) -> int:
     _say()
     _say(hardware_line(_hardware(results)))
     _say(
-        f"Stable Diffusion 1.5's UNet, generated weights, {options.size}x{options.size}, CFG, {options.steps} euler steps "
+        f"Stable Diffusion 1.5's UNet, random weights, {options.size}x{options.size}, CFG, {options.steps} euler steps "
         f"({results[0].runs[0].calls} UNet calls), {given.rounds} rounds, torch attention: {options.attention}"
     )
     _say(table(results))

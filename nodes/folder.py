@@ -531,7 +531,7 @@ def _shapes(module: torch.nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 class _PlainLayers:
-    """Layers for a module of which only the shapes are wanted, in the place of `comfy.ops`."""
+    """Layers for a module of which only shapes are wanted. Those of `comfy.ops` may have no weights before loading."""
 
     Linear, Conv2d, Embedding = torch.nn.Linear, torch.nn.Conv2d, torch.nn.Embedding
     LayerNorm, GroupNorm = torch.nn.LayerNorm, torch.nn.GroupNorm

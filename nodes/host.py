@@ -19,6 +19,7 @@ log = logging.getLogger("ovnpu")
 KEPT_REPORTS = 16
 TEXT_INTERVAL_S = 0.5
 
+_last_logged: list[str] = []
 _reports: OrderedDict[str, RunReport] = OrderedDict()
 
 
@@ -45,7 +46,9 @@ def show(text: str) -> None:
 def progress(text: str) -> None:
     """Progress of a long step: shown on the node and in the log; raises when the user has pressed Cancel."""
     comfy.model_management.throw_exception_if_processing_interrupted()
-    log.info(text)
+    if not (_last_logged and text.startswith(_last_logged[-1])):  # "..., 12 s" goes to the node only
+        log.info(text)
+        _last_logged[:] = [text]
     show(text)
 
 

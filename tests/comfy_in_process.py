@@ -22,6 +22,7 @@ def import_comfy(**options: bool) -> ModuleType:
 
     vars(comfy.cli_args.args).update(options, cpu=True)
     import comfy.model_management
+    import utils  # noqa: F401  as main.py does: nodes.py puts comfy/ first on the path, and there lies another utils
 
     assert comfy.model_management.get_torch_device().type == "cpu"
     return comfy

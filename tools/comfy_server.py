@@ -10,6 +10,7 @@ so a user's ComfyUI folder stays as it is. Put a checkpoint for a test into `wor
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -91,7 +92,7 @@ class ComfyServer:
         pack: Path | None = PACK,
         *,
         arguments: Sequence[str] = (),
-        ready_timeout: float = 300.0,
+        ready_timeout: float = 900.0,
         on_progress: OnProgress | None = None,
     ) -> None:
         self.comfyui = comfyui.absolute()
@@ -351,7 +352,5 @@ def _signal_group(process: subprocess.Popen[bytes], force: bool) -> None:
     if os.name == "nt":
         process.kill() if force else process.terminate()
         return
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL if force else signal.SIGTERM)
-    except ProcessLookupError:
-        pass

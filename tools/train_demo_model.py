@@ -33,8 +33,10 @@ SCALING_FACTOR = 0.18215
 VAE_STEPS, VAE_BATCH, VAE_LR = 1100, 12, 1.5e-3
 VAE_CROP_STEPS, VAE_CROP = 900, 64
 """The VAE learns on crops first (a quarter of the work), then on half as many whole images a step."""
-UNET_STEPS, UNET_BATCH, UNET_LR = 2200, 48, 1.2e-3
-LATENT_IMAGES = 5_120
+DECODER_STEPS, DECODER_BATCH, DECODER_LR = 400, 6, 1.0e-3
+"""Then the decoder alone learns on whole images, from the latents that the UNet is trained on."""
+UNET_STEPS, UNET_BATCH, UNET_LR = 2200, 32, 1.2e-3
+LATENT_IMAGES, ENCODE_CHUNK = 5_120, 64
 EMPTY_PROMPTS = 0.1
 MIN_SNR_GAMMA = 5.0
 EMA_DECAY = 0.995
@@ -176,16 +178,34 @@ def train_vae(work: Path) -> AutoencoderKL:
 @torch.no_grad()
 def encode_images(vae: AutoencoderKL, work: Path) -> tuple[list[Scene], torch.Tensor]:
     """Scenes and posterior means [LATENT_IMAGES, 4, SIZE/8, SIZE/8] of the UNet's training set."""
-    path, chunk = work / "latents.pt", 64
-    batches = [draw_batch(2, i, chunk) for i in range(LATENT_IMAGES // chunk)]
+    path = work / "latents.pt"
+    batches = [draw_batch(2, i, ENCODE_CHUNK) for i in range(LATENT_IMAGES // ENCODE_CHUNK)]
     scenes = [scene for batch, _ in batches for scene in batch]
     if not path.exists():
         means = []
         for i, (_, pixels) in enumerate(batches):
             means.append(vae.encode(pixels).latent_dist.mean)
-            print(f"encode {(i + 1) * chunk}/{LATENT_IMAGES}", end="\r", flush=True)
+            print(f"encode {(i + 1) * ENCODE_CHUNK}/{LATENT_IMAGES}", end="\r", flush=True)
         torch.save(torch.cat(means), path)
     return scenes, torch.load(path, weights_only=True)
+
+
+def train_decoder(work: Path, vae: AutoencoderKL, latents: torch.Tensor) -> None:
+    """Polish the decoder in place; the encoder, and so the latents, stay as they are."""
+    decoder = torch.nn.ModuleDict({"post_quant_conv": vae.post_quant_conv, "decoder": vae.decoder})
+    optimizer = torch.optim.AdamW(decoder.parameters(), lr=DECODER_LR, weight_decay=0.0)
+
+    def loss_of(step: int) -> torch.Tensor:
+        chunk = step % (LATENT_IMAGES // ENCODE_CHUNK)
+        _, pixels = draw_batch(2, chunk, ENCODE_CHUNK)
+        chosen = torch.randperm(ENCODE_CHUNK)[:DECODER_BATCH]
+        latent = latents[chunk * ENCODE_CHUNK + chosen]
+        # a little noise: the UNet's latents will not be perfect either
+        decoded = vae.decode(latent + 0.05 * latent.std() * torch.randn_like(latent)).sample
+        return F.l1_loss(decoded, pixels[chosen]) + F.mse_loss(decoded, pixels[chosen])
+
+    checkpoint = Checkpoint(work / "decoder.pt", decoder=decoder, optimizer=optimizer)
+    train("decoder", DECODER_STEPS, DECODER_LR, checkpoint, optimizer, loss_of)
 
 
 @torch.no_grad()
@@ -237,12 +257,12 @@ def train_unet(work: Path, tokenizer: CLIPTokenizer, scenes: list[Scene], latent
     return average.module["text_encoder"].eval(), average.module["unet"].eval()
 
 
-def save_folder(output: Path, vae, text_encoder, unet, tokenizer) -> None:
-    """Write the diffusers folder in FP16 safetensors."""
+def save_folder(output: Path, vae, text_encoder, unet, tokenizer_folder: Path) -> None:
+    """Write the diffusers folder in FP16 safetensors, with the tokenizer's files as they were given."""
     pipeline = StableDiffusionPipeline(
         vae=vae,
         text_encoder=text_encoder,
-        tokenizer=tokenizer,
+        tokenizer=CLIPTokenizer.from_pretrained(tokenizer_folder),
         unet=unet,
         scheduler=build_scheduler(),
         safety_checker=None,
@@ -252,6 +272,9 @@ def save_folder(output: Path, vae, text_encoder, unet, tokenizer) -> None:
     temporary = output.with_name(output.name + ".part")
     shutil.rmtree(temporary, ignore_errors=True)
     pipeline.to(dtype=torch.float16).save_pretrained(temporary, safe_serialization=True)
+    # vocab.json and merges.txt are what every version of every tool reads; newer ones write tokenizer.json instead
+    shutil.rmtree(temporary / "tokenizer")
+    shutil.copytree(tokenizer_folder, temporary / "tokenizer")
     shutil.rmtree(output, ignore_errors=True)
     temporary.rename(output)
 
@@ -268,9 +291,10 @@ def main() -> None:
     tokenizer = CLIPTokenizer.from_pretrained(arguments.tokenizer)
     vae = train_vae(arguments.work)
     scenes, means = encode_images(vae, arguments.work)
+    train_decoder(arguments.work, vae, means)
     latents = fold_latent_scale(vae, means)
     text_encoder, unet = train_unet(arguments.work, tokenizer, scenes, latents)
-    save_folder(arguments.output, vae, text_encoder, unet, tokenizer)
+    save_folder(arguments.output, vae, text_encoder, unet, arguments.tokenizer)
     print(f"Wrote {arguments.output}")
 
 

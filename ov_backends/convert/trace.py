@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -39,7 +40,9 @@ def trace(module: torch.nn.Module, inputs: Sequence[TraceInput], outputs: Sequen
 
     try:
         # inference tensors and autograd both break tracing; ComfyUI runs prompts in inference mode
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
+            # torch announces the end of tracing, and tracing the constants it found: neither is the user's business
+            warnings.simplefilter("ignore")
             model = ov.convert_model(
                 module,
                 example_input=tuple(i.example.clone() for i in inputs),

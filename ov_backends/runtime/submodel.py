@@ -143,7 +143,7 @@ class Submodel:
     def _describe(self, loaded: _Loaded, report: SubmodelReport) -> None:
         report.actual_device = _execution_devices(loaded.compiled, self.device)
         report.precision = loaded.precision
-        report.operators = dict(loaded.compiled.placement.devices)
+        report.operators = {devices.label(name): count for name, count in loaded.compiled.placement.devices.items()}
         report.fallback = list(loaded.compiled.placement.fallback)
         report.device_switches = loaded.compiled.placement.switches
         report.conversions, report.compilations = self.conversions, self.compilations

@@ -51,7 +51,7 @@ class SecondProcess:
 
     def finish(self) -> list[str]:
         """Wait for its end; what it still said. It must end well."""
-        out, errors = self.process.communicate(timeout=60)
+        out, errors = self.process.communicate(timeout=240)
         assert self.process.returncode == 0, errors
         return out.splitlines()
 
@@ -61,4 +61,4 @@ class SecondProcess:
         self.process.communicate()
 
     def _errors_if_ended(self, line: str) -> str:
-        return "" if line else self.process.communicate(timeout=60)[1]
+        return "" if line else self.process.communicate(timeout=240)[1]

@@ -1,4 +1,4 @@
-"""install.py and its helpers: checks, environment, choice of ComfyUI, demo report. No network and no server."""
+"""install.py and its helpers: checks, environment, choice of ComfyUI, demo report. No network, no ComfyUI."""
 
 from __future__ import annotations
 

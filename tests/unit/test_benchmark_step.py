@@ -1,0 +1,84 @@
+"""What benchmarks/step.py makes of its measurements."""
+
+from __future__ import annotations
+
+import pytest
+from ovpack.benchmarks import step
+from ovpack.benchmarks.step import SIDES, Clock, Ready, Result, Run, cosine, shortfalls
+
+HARDWARE = {
+    "cpu": "A CPU",
+    "cores": "2 cores",
+    "memory_bytes": 2**34,
+    "capabilities": "BF16 FP32 INT8",
+    "versions": {"openvino": "1", "torch": "2", "comfyui": "3"},
+}
+REPORT = {"seconds": {"convert": 1, "compile": 2, "import": 0}, "cache": {"state": "miss", "reason": "new"}}
+
+
+def result(name: str, step_s: list[float], openvino_s: float = 0.0, around_s: float = 0.1) -> Result:
+    """Rounds of one step each, with `around_s` outside of the UNet call."""
+    import numpy as np
+
+    side = next(side for side in SIDES if side.name == name)
+    runs = [
+        Run(s + around_s, [s], s, openvino_s, calls=1, latent=np.ones((1, 4, 2, 2)), peak_bytes=10**9) for s in step_s
+    ]
+    return Result(side, Ready(1.0, REPORT, HARDWARE), runs, 2 * 10**9)
+
+
+def test_speed_up_pairs_the_rounds():
+    """The machine became twice as slow in the second round; the ratio did not."""
+    assert result("fp32", [1.0, 2.0]).speed_up(result("torch", [3.0, 6.0])) == 3.0
+
+
+def test_overhead_leaves_out_openvino_and_the_samplers_own_time():
+    stock, fp32 = result("torch", [7.0]), result("fp32", [4.0], openvino_s=3.9)
+    assert fp32.overhead(stock) == pytest.approx(0.1 / 4.1)
+
+
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        ([result("torch", [7.0]), result("fp32", [4.0], 3.99), result("bf16", [2.0], 1.99)], []),
+        ([result("torch", [7.0]), result("fp32", [4.0], 3.99)], []),
+        (
+            [result("torch", [6.0]), result("fp32", [4.0], 3.99), result("bf16", [2.0], 1.8)],
+            [
+                "fp32: 1.50 times as fast as torch, the goal is 1.7",
+                "bf16: 9.5% of a step outside OpenVINO, the goal is 2%",
+            ],
+        ),
+    ],
+    ids=["all hold", "no BF16 here", "missed"],
+)
+def test_shortfalls_are_named(results, expected):
+    assert shortfalls(results) == expected
+
+
+def test_table_has_a_line_for_each_side_and_a_header():
+    lines = step.table([result("torch", [7.0]), result("fp32", [4.0], 3.99)]).splitlines()
+    assert [line[:24].strip() for line in lines] == ["", "KSampler, torch fp32", "NPU KSampler, CPU fp32"]
+    assert {len(line.split("  ")[-1]) for line in lines[1:]} == {len("1.000000000")}
+
+
+def test_json_says_what_was_not_measured():
+    options = step.Options(512, 3, "pytorch")
+    written = step.as_json([result("torch", [7.0]), result("fp32", [4.0], 3.99)], options, [])
+    assert written["not_measured"] == ["bf16"]
+    assert written["sides"]["fp32"]["speed_up"] == 1.75
+
+
+@pytest.mark.parametrize("calls_a_step", [1, 2], ids=["both halves at once", "one after the other"])
+def test_steps_last_from_one_unet_call_to_the_next(calls_a_step):
+    clock = Clock()
+    clock.starts = [10.0 + i / calls_a_step for i in range(3 * calls_a_step)]
+    clock.sampled = 13.5
+    assert clock.steps(3) == pytest.approx([1.0, 1.0, 1.5])
+
+
+def test_cosine_of_opposite_latents_is_minus_one():
+    import numpy as np
+
+    a = np.arange(1, 9, dtype=np.float32)
+    assert cosine(a, -a) == pytest.approx(-1)

@@ -1,0 +1,178 @@
+"""The compiled submodels in ComfyUI's own MODEL, CLIP and VAE, in this process, with the demo model."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from ovpack.ov_backends.errors import OVNPUError
+from ovpack.ov_backends.plan import DevicePlan, SubmodelPlan
+from ovpack.ov_backends.runtime import store as stores
+from ovpack.ov_backends.runtime.session import Session
+
+CPU = SubmodelPlan("CPU", "fp32")
+CPU_PLAN = DevicePlan(CPU, CPU, CPU)
+
+
+@pytest.fixture(scope="module")
+def seams(comfy):
+    """The pack's ComfyUI side and the demo model's MODEL, CLIP and VAE."""
+    from ovpack.nodes import folder, host
+    from ovpack.nodes.seams.clip import place_clip
+    from ovpack.nodes.seams.unet import place_unet
+    from ovpack.nodes.seams.vae import place_vae
+
+    model, clip, vae = folder.load_folder(folder.find_folder("demo"))
+    return SimpleNamespace(
+        model=model, clip=clip, vae=vae, host=host, place_unet=place_unet, place_clip=place_clip, place_vae=place_vae
+    )
+
+
+@pytest.fixture(autouse=True)
+def fresh(seams, clean_environment, cache, monkeypatch):
+    """An empty cache, no compiled submodels and an empty report for each test."""
+    store = stores.SubmodelStore(cache)
+    for module in ("unet", "clip", "vae"):
+        monkeypatch.setattr(f"ovpack.nodes.seams.{module}.store", lambda: store)
+    seams.host._reports.clear()
+    with torch.inference_mode():
+        yield
+
+
+def encode(clip, text: str):
+    return clip.encode_from_tokens(clip.tokenize(text), return_pooled=True)
+
+
+def sample(seams, model, cfg: float = 5.0, size=(16, 16), batch: int = 1, steps: int = 2) -> torch.Tensor:
+    import comfy.sample
+
+    conds = [[[encode(seams.clip, text)[0], {}]] for text in ("a red star on a blue background", "")]
+    latent = torch.zeros(batch, 4, *size)
+    noise = comfy.sample.prepare_noise(latent, 3)
+    return comfy.sample.sample(
+        model, noise, steps, cfg, "euler", "normal", *conds, latent, seed=3, disable_pbar=True
+    )
+
+
+def close(a: torch.Tensor, b: torch.Tensor, tolerance: float = 5e-3) -> bool:
+    """Equal up to what rounding the weights to FP16 costs, relative to the spread of the values."""
+    return bool((a - b).abs().max() <= tolerance * b.std())
+
+
+def spoil(monkeypatch, value: float, precision: str, times: int = 1) -> None:
+    """Let the next `times` results hold only `value` and the device claim `precision`: no CPU here computes FP16."""
+    honest, left = Session.__call__, [times]
+
+    def call(self, inputs):
+        outputs, seconds = honest(self, inputs)
+        if left[0] > 0:
+            left[0] -= 1
+            outputs = {name: torch.full_like(tensor, value) for name, tensor in outputs.items()}
+        return outputs, seconds
+
+    claimed = iter([precision] * times)
+    monkeypatch.setattr(Session, "__call__", call)
+    monkeypatch.setattr(
+        "ovpack.ov_backends.runtime.submodel.actual_precision", lambda model, planned: next(claimed, "fp32")
+    )
+
+
+@pytest.mark.parametrize("prompt", [
+    "a red circle",
+    "a (red:1.4) circle on a (blue:0.7) background",
+    " ".join(["a green ring on a white background"] * 12),
+    "",
+], ids=["plain", "weights", "long", "empty"])  # fmt: skip
+@pytest.mark.parametrize("skip", [None, -2])
+def test_prompts_mean_the_same_on_openvino(seams, prompt, skip):
+    clip = seams.clip.clone()
+    if skip:
+        clip.clip_layer(skip)
+    placed = seams.place_clip(clip, CPU_PLAN)
+    for ours, stock in zip(encode(placed, prompt), encode(clip, prompt), strict=True):
+        assert ours.shape == stock.shape and close(ours, stock, 1e-2)
+    assert seams.host.current_report().submodel("text_encoder", "").torch_calls == 0
+
+
+def test_the_unplaced_clip_is_untouched(seams):
+    before = encode(seams.clip, "a red circle")[0]
+    encode(seams.place_clip(seams.clip, CPU_PLAN), "a red circle")
+    assert torch.equal(encode(seams.clip, "a red circle")[0], before)
+
+
+@pytest.mark.parametrize(("cfg", "size", "batch"), [(5, (16, 16), 1), (1, (16, 16), 1), (5, (15, 17), 1), (5, (16, 16), 3)])
+def test_any_size_batch_and_cfg_samples_as_on_torch(seams, cfg, size, batch):
+    ours = sample(seams, seams.place_unet(seams.model, CPU_PLAN), cfg, size, batch)
+    assert close(ours, sample(seams, seams.model, cfg, size, batch), 2e-2)
+    unet = seams.host.current_report().submodel("unet", "")
+    assert (unet.openvino_calls, unet.torch_calls) == (2, 0)
+
+
+def test_two_sizes_in_turn_compile_twice_in_all(seams):
+    placed = seams.place_unet(seams.model, CPU_PLAN)
+    for size in ((16, 16), (16, 24), (16, 16), (16, 24)):
+        sample(seams, placed, size=size, steps=1)
+    assert seams.host.current_report().submodel("unet", "").compilations == 2
+
+
+def test_a_changed_weight_is_never_served_by_the_old_graph(seams):
+    """A LoRA, in effect: a patch on one weight."""
+    key = "diffusion_model.out.2.weight"
+    patched = seams.model.clone()
+    patched.add_patches({key: ("diff", (torch.full_like(seams.model.model.state_dict()[key], 0.05),))}, 1.0)
+    base = sample(seams, seams.place_unet(seams.model, CPU_PLAN))
+    ours = sample(seams, seams.place_unet(patched, CPU_PLAN))
+    assert close(ours, sample(seams, patched), 2e-2)
+    assert not close(ours, base, 0.1)
+    unet = seams.host.current_report().submodel("unet", "")
+    assert unet.cache_state == "miss" and unet.cache_reason.startswith("weights changed: ")
+
+
+def test_nan_from_the_unet_sends_the_rest_to_torch_and_says_so(seams, monkeypatch):
+    stock = sample(seams, seams.model)
+    spoil(monkeypatch, float("nan"), "fp16")
+    ours = sample(seams, seams.place_unet(seams.model, CPU_PLAN))
+    assert torch.equal(ours, stock)
+    unet = seams.host.current_report().submodel("unet", "")
+    assert unet.torch_calls == 2 and "NaN" in unet.notices[0]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.25], ids=["nan", "inf", "flat"])
+def test_a_spoiled_image_is_decoded_again_in_fp32_and_said_so(seams, monkeypatch, value):
+    latent = torch.randn(1, 4, 16, 16)
+    stock = seams.vae.decode(latent)
+    spoil(monkeypatch, value, "fp16")
+    plan = DevicePlan(vae=SubmodelPlan("CPU", "fp16"))
+    ours = seams.place_vae(seams.vae, plan).decode(latent)
+    assert (ours - stock).abs().max() < 0.02
+    notices = seams.host.current_report().submodel("vae_decoder", "").notices
+    assert any("made again in fp32" in notice for notice in notices), notices
+
+
+def test_a_flat_picture_that_is_flat_in_fp32_too_is_kept(seams, monkeypatch):
+    spoil(monkeypatch, 0.25, "fp16", times=2)
+    ours = seams.place_vae(seams.vae, DevicePlan(vae=SubmodelPlan("CPU", "fp16"))).decode(torch.randn(1, 4, 16, 16))
+    assert ours.std() == 0
+    notices = seams.host.current_report().submodel("vae_decoder", "").notices
+    assert any("still flat" in notice for notice in notices), notices
+
+
+def test_nan_in_fp32_too_goes_to_torch_or_stops_as_the_policy_says(seams, monkeypatch):
+    latent = torch.randn(1, 4, 16, 16)
+    stock = seams.vae.decode(latent)
+    spoil(monkeypatch, float("nan"), "fp32", times=9)
+    assert torch.equal(seams.place_vae(seams.vae, CPU_PLAN).decode(latent), stock)
+    with pytest.raises(OVNPUError, match="NaN"):
+        seams.place_vae(seams.vae, DevicePlan(vae=CPU, policy="error")).decode(latent)
+
+
+def test_encode_and_tiled_decode_give_what_torch_gives(seams):
+    placed = seams.place_vae(seams.vae, CPU_PLAN)
+    pixels, latent = torch.rand(1, 64, 96, 3), torch.randn(1, 4, 24, 40)
+    assert close(placed.encode(pixels), seams.vae.encode(pixels), 2e-2)
+    ours, stock = (v.decode_tiled(latent, tile_x=16, tile_y=16, overlap=4) for v in (placed, seams.vae))
+    assert (ours - stock).abs().max() < 0.02
+    report = seams.host.current_report()
+    assert report.submodel("vae_decoder", "").compilations == 1
+    assert report.submodel("vae_decoder", "").torch_calls == report.submodel("vae_encoder", "").torch_calls == 0
