@@ -160,7 +160,7 @@ class Config:
             raise self.error(f"'{key}' is {value!r}; a positive whole number, or {levels} of them, are needed.")
         return values
 
-    def choice(self, key: str, supported: Iterable[str | None], default: str) -> str | None:
+    def choice(self, key: str, supported: Iterable[str | None], default: str) -> Any:
         """One of the supported words; null counts as a word of its own."""
         value = self.values.get(key, default)
         if value not in list(supported):
@@ -319,7 +319,7 @@ def sampling_settings(config: Config) -> tuple[ModelType, dict[str, Any]]:
     """What the UNet predicts and its noise schedule, from scheduler_config.json."""
     if str(config.get("_class_name")).startswith("EDM"):
         types = {"epsilon": ModelType.EDM, "v_prediction": ModelType.V_PREDICTION_EDM}
-        settings = {"sigma_min": 0.002, "sigma_max": 80.0, "sigma_data": 0.5}
+        settings: dict[str, Any] = {"sigma_min": 0.002, "sigma_max": 80.0, "sigma_data": 0.5}
         settings = {key: config.number(key, default) for key, default in settings.items()}
     else:
         types = {"epsilon": ModelType.EPS, "v_prediction": ModelType.V_PREDICTION}

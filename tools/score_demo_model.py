@@ -41,7 +41,9 @@ def draw(folder: Path, scenes: list[Scene]) -> list[np.ndarray]:
 
 def contact_sheet(images: list[np.ndarray], columns: int = 10) -> Image.Image:
     """All images in rows of `columns`."""
-    rows = [np.concatenate(images[i : i + columns], axis=1) for i in range(0, len(images) // columns * columns, columns)]
+    rows = [
+        np.concatenate(images[i : i + columns], axis=1) for i in range(0, len(images) // columns * columns, columns)
+    ]
     return Image.fromarray(np.concatenate(rows, axis=0))
 
 

@@ -16,6 +16,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -254,7 +255,8 @@ def train_unet(work: Path, tokenizer: CLIPTokenizer, scenes: list[Scene], latent
 
     checkpoint = Checkpoint(work / "unet.pt", both=both, average=average, optimizer=optimizer)
     train("unet", UNET_STEPS, UNET_LR, checkpoint, optimizer, loss_of, after=lambda _: average.update_parameters(both))
-    return average.module["text_encoder"].eval(), average.module["unet"].eval()
+    averaged = cast(torch.nn.ModuleDict, average.module)
+    return averaged["text_encoder"].eval(), averaged["unet"].eval()
 
 
 def save_folder(output: Path, vae, text_encoder, unet, tokenizer_folder: Path) -> None:

@@ -34,7 +34,7 @@ HONOURED_OPTIONS = frozenset(
     {
         "cond_or_uncond", "uuids", "sigmas", "sample_sigmas", "wrappers", "callbacks", "original_shape",
         "transformer_index", "block", "block_index", "activations_shape", "sigmas_index", "patches", "patches_replace",
-        "total_blocks", "block_type",
+        "total_blocks", "block_type", "prefetch_dynamic_vbars", "multigpu_thread_device",
     }
 )  # fmt: skip
 """Keys of `transformer_options` that leave the UNet's graph as it is; the last two patch it where they hold entries."""
@@ -161,6 +161,8 @@ class _Seat:
             return "a call outside a sampling run"
         if getattr(patcher, "hook_patches", None):
             return "weights that change while sampling (hooks)"
+        if hasattr(patcher, "is_dynamic") and patcher.is_dynamic():
+            return "weights that ComfyUI streams to the GPU"
         if getattr(patcher, "injections", None):
             return "injected code"
         if named := sorted(k for k in patcher.object_patches if k.startswith("diffusion_model")):

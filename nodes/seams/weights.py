@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from ...ov_backends.compiler.ir import hash_tensors
+from ...ov_backends.errors import ConversionError
 from ...ov_backends.progress import Progress, with_heartbeat
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ def weights_identity(host: torch.nn.Module, part: torch.nn.Module, name: str, pr
     key = (name, str(getattr(host, "current_weight_patches_uuid", None)))
     known = _known.setdefault(host, {})
     if key not in known:
+        # on a GPU with little memory ComfyUI leaves a LoRA beside the weights and adds it in each call
+        if any(getattr(module, "weight_function", None) for module in part.modules()):
+            raise ConversionError(
+                "Low-VRAM mode keeps a LoRA outside the weights; start ComfyUI with --cpu or more VRAM."
+            )
         known[key] = with_heartbeat(lambda: hash_tensors(part.state_dict()), "Reading the weights", progress)
     return known[key]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -81,19 +81,21 @@ class Submodel:
         return outputs
 
     def _load(self, inputs: Mapping[str, torch.Tensor], report: SubmodelReport, progress: Progress) -> _Loaded:
-        rows, shapes = self._shapes(inputs)
-        key = f"{self.device} {shapes}"
-        loaded = self._loaded.get(key)
+        loaded = self._loaded.get(self._key(inputs))
         if loaded is None:
-            loaded = self._make(rows, shapes, inputs, report, progress)
-            self._loaded[f"{self.device} {self._shapes(inputs)[1]}"] = loaded
+            loaded = self._make(inputs, report, progress)
+            # the device may be another one now
+            self._loaded[self._key(inputs)] = loaded
             while len(self._loaded) > MAX_SESSIONS:
                 self._loaded.popitem(last=False)
         elif not report.actual_device:
             report.cache_state, report.cache_reason = "hit", "in memory"
             self._describe(loaded, report)
-        self._loaded.move_to_end(f"{self.device} {self._shapes(inputs)[1]}")
+        self._loaded.move_to_end(self._key(inputs))
         return loaded
+
+    def _key(self, inputs: Mapping[str, torch.Tensor]) -> str:
+        return f"{self.device} {self._shapes(inputs)[1]}"
 
     def _shapes(self, inputs: Mapping[str, torch.Tensor]) -> tuple[int | None, Shapes | None]:
         """Rows of one request and the shapes to compile for; None: any.
@@ -107,19 +109,18 @@ class Submodel:
         rows = 1 if devices.is_npu(self.device) or batch % 2 else 2
         return rows, {name: (rows, *tensor.shape[1:]) for name, tensor in inputs.items()}
 
-    def _make(self, rows, shapes, inputs, report: SubmodelReport, progress: Progress) -> _Loaded:
+    def _make(self, inputs: Mapping[str, torch.Tensor], report: SubmodelReport, progress: Progress) -> _Loaded:
         try:
-            compiled = self._compile(shapes, report, progress)
+            compiled = self._compile(self._shapes(inputs)[1], report, progress)
         except (CompileError, DeviceError) as error:
             if self.policy == "error" or self.device == "CPU":
                 raise
             # the device is there but refuses this model: go on where everything runs, and say so
             self.resolution = devices.Resolution(self.plan.device, "CPU", f"It runs on the CPU instead. {error}")
             self.precision, self.precision_reason = resolve_precision(self.plan.precision, "CPU")
-            rows, shapes = self._shapes(inputs)
-            compiled = self._compile(shapes, report, progress)
+            compiled = self._compile(self._shapes(inputs)[1], report, progress)
         precision = actual_precision(compiled.model, self.precision)
-        loaded = _Loaded(Session(compiled.model, rows), compiled, precision)
+        loaded = _Loaded(Session(compiled.model, self._shapes(inputs)[0]), compiled, precision)
         # of several shapes in one run the report tells the dearest: a miss before a hit
         if report.cache_state != "miss":
             report.cache_state, report.cache_reason = compiled.state, compiled.reason
@@ -133,6 +134,8 @@ class Submodel:
             self._ir = load_or_convert(self.source, self.cache, progress)
             report.convert_s += self._ir.convert_s
             self.conversions += self._ir.convert_s > 0
+            if not self._ir.entry:
+                report.notice(f"The converted model was not kept: {self._ir.reason}", self.policy)
         order = Order(
             self.source.submodel, self._ir.identity, self._ir.read, shapes, self.device, self.precision, self.policy
         )
@@ -147,7 +150,11 @@ class Submodel:
         report.fallback = list(loaded.compiled.placement.fallback)
         report.device_switches = loaded.compiled.placement.switches
         report.conversions, report.compilations = self.conversions, self.compilations
-        for text in (self.resolution.reason, self.precision_reason):
+        kinds = Counter(operator.type for operator in report.fallback)
+        fallen = f"Operators that {report.requested_device} does not take: " + ", ".join(
+            f"{n} {kind}" for kind, n in kinds.items()
+        )
+        for text in (self.resolution.reason, self.precision_reason, fallen if kinds else ""):
             if text:
                 report.notice(text, self.policy)
 

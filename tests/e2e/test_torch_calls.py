@@ -21,7 +21,10 @@ def patched(node: dict, policy: str = "warn", **changes) -> dict:
 
 FREE_U = {"class_type": "FreeU", "inputs": {"b1": 1.1, "b2": 1.2, "s1": 0.9, "s2": 0.2}}
 PAG = {"class_type": "PerturbedAttentionGuidance", "inputs": {"scale": 3.0}}
-HYPER_TILE = {"class_type": "HyperTile", "inputs": {"tile_size": 256, "swap_size": 2, "max_depth": 0, "scale_depth": False}}
+HYPER_TILE = {
+    "class_type": "HyperTile",
+    "inputs": {"tile_size": 256, "swap_size": 2, "max_depth": 0, "scale_depth": False},
+}
 
 
 @pytest.mark.parametrize(("node", "openvino", "on_torch", "named"), [

@@ -184,8 +184,8 @@ def with_changes(unet: UNet2DConditionModel, **changes) -> UNet2DConditionModel:
 
 def edit(file: Path, **changes) -> None:
     """Change keys of a JSON file; a value of None removes the key."""
-    values = {**json.loads(file.read_text()), **changes}
-    file.write_text(json.dumps({key: value for key, value in values.items() if value is not None}))
+    values = {**json.loads(file.read_text(encoding="utf-8")), **changes}
+    file.write_text(json.dumps({key: value for key, value in values.items() if value is not None}), encoding="utf-8")
 
 
 def max_abs_error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
@@ -536,7 +536,7 @@ def fill_with_garbage(file: Path) -> None:
 
 
 def become_a_pointer(file: Path) -> None:
-    file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", encoding="utf-8")
 
 
 def remove(file: Path) -> None:

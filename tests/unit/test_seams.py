@@ -50,9 +50,7 @@ def sample(seams, model, cfg: float = 5.0, size=(16, 16), batch: int = 1, steps:
     conds = [[[encode(seams.clip, text)[0], {}]] for text in ("a red star on a blue background", "")]
     latent = torch.zeros(batch, 4, *size)
     noise = comfy.sample.prepare_noise(latent, 3)
-    return comfy.sample.sample(
-        model, noise, steps, cfg, "euler", "normal", *conds, latent, seed=3, disable_pbar=True
-    )
+    return comfy.sample.sample(model, noise, steps, cfg, "euler", "normal", *conds, latent, seed=3, disable_pbar=True)
 
 
 def close(a: torch.Tensor, b: torch.Tensor, tolerance: float = 5e-3) -> bool:
@@ -101,7 +99,9 @@ def test_the_unplaced_clip_is_untouched(seams):
     assert torch.equal(encode(seams.clip, "a red circle")[0], before)
 
 
-@pytest.mark.parametrize(("cfg", "size", "batch"), [(5, (16, 16), 1), (1, (16, 16), 1), (5, (15, 17), 1), (5, (16, 16), 3)])
+@pytest.mark.parametrize(
+    ("cfg", "size", "batch"), [(5, (16, 16), 1), (1, (16, 16), 1), (5, (15, 17), 1), (5, (16, 16), 3)]
+)
 def test_any_size_batch_and_cfg_samples_as_on_torch(seams, cfg, size, batch):
     ours = sample(seams, seams.place_unet(seams.model, CPU_PLAN), cfg, size, batch)
     assert close(ours, sample(seams, seams.model, cfg, size, batch), 2e-2)
@@ -127,6 +127,15 @@ def test_a_changed_weight_is_never_served_by_the_old_graph(seams):
     assert not close(ours, base, 0.1)
     unet = seams.host.current_report().submodel("unet", "")
     assert unet.cache_state == "miss" and unet.cache_reason.startswith("weights changed: ")
+
+
+def test_a_lora_that_is_not_in_the_weights_sends_the_run_to_torch(seams, monkeypatch):
+    """As ComfyUI leaves it on a GPU with little memory."""
+    layer = seams.model.model.diffusion_model.out[2]
+    monkeypatch.setattr(layer, "weight_function", [lambda weight: weight], raising=False)
+    sample(seams, seams.place_unet(seams.model, CPU_PLAN))
+    unet = seams.host.current_report().submodel("unet", "")
+    assert (unet.openvino_calls, unet.torch_calls) == (0, 2) and "Low-VRAM" in unet.notices[0]
 
 
 def test_nan_from_the_unet_sends_the_rest_to_torch_and_says_so(seams, monkeypatch):
