@@ -15,7 +15,7 @@ from ...ov_backends.errors import FallbackError, OVNPUError
 from ...ov_backends.plan import DevicePlan
 from ...ov_backends.runtime.store import store
 from .. import host
-from .weights import float32_on_cpu, weights_identity
+from .weights import float32_on_cpu, release_when_unloaded, weights_identity
 
 if TYPE_CHECKING:
     from comfy.sd import CLIP
@@ -39,8 +39,9 @@ def place_clip(clip: CLIP, plan: DevicePlan) -> CLIP:
             )
         report.notice(f"It runs on torch: {why}", plan.policy)
     devices.resolve(plan.text_encoder.device, "text_encoder", plan.policy)
+    used_weights = release_when_unloaded(placed.patcher)
     for name in towers:
-        placed.patcher.add_object_patch(f"{name}.transformer.forward", _forward_of(placed, name, plan))
+        placed.patcher.add_object_patch(f"{name}.transformer.forward", _forward_of(placed, name, plan, used_weights))
     return placed
 
 
@@ -49,7 +50,7 @@ def _transformer(clip: CLIP, name: str) -> CLIPTextModel | None:
     return transformer if isinstance(transformer, CLIPTextModel) else None
 
 
-def _forward_of(clip: CLIP, name: str, plan: DevicePlan):
+def _forward_of(clip: CLIP, name: str, plan: DevicePlan, used_weights: set[str]):
     """The replacement for `CLIPTextModel.forward` of one tower."""
     host_module, transformer = clip.cond_stage_model, _transformer(clip, name)
 
@@ -81,7 +82,9 @@ def _forward_of(clip: CLIP, name: str, plan: DevicePlan):
         if why:
             return on_torch(why)
         try:
-            submodel = store().get(_source(host_module, transformer, name), plan.text_encoder, plan.policy)
+            source = _source(host_module, transformer, name)
+            used_weights.add(source.weights)
+            submodel = store().get(source, plan.text_encoder, plan.policy)
             outputs = submodel.run({"embeds": embeds}, report, host.progress)
         except OVNPUError as error:
             if plan.policy == "error":

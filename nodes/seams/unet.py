@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
 from comfy.patcher_extension import WrappersMP
 
 from ...ov_backends import devices
-from ...ov_backends.compiler.ir import Source
+from ...ov_backends.compiler.ir import Source, short_hash
 from ...ov_backends.convert.unet import convert_unet, timestep_embedding
 from ...ov_backends.errors import FallbackError, OVNPUError
 from ...ov_backends.plan import DevicePlan
@@ -20,15 +19,13 @@ from ...ov_backends.report import SubmodelReport
 from ...ov_backends.runtime.store import store
 from ...ov_backends.runtime.submodel import Submodel
 from .. import host
-from .weights import float32_on_cpu, weights_identity
+from .weights import KEY, float32_on_cpu, release_when_unloaded, weights_identity
 
 if TYPE_CHECKING:
     from comfy.model_base import BaseModel
     from comfy.model_patcher import ModelPatcher
 
 log = logging.getLogger("ovnpu")
-
-KEY = "ovnpu"
 
 HONOURED_OPTIONS = frozenset(
     {
@@ -45,7 +42,7 @@ def place_unet(model: ModelPatcher, plan: DevicePlan) -> ModelPatcher:
     placed = model.clone()
     for kind in (WrappersMP.OUTER_SAMPLE, WrappersMP.DIFFUSION_MODEL):
         placed.remove_wrappers_with_key(kind, KEY)
-    seat = _Seat(plan)
+    seat = _Seat(plan, release_when_unloaded(placed))
 
     # closures, not bound methods: clones deep-copy what is in model_options
     def outer_sample(executor, *args, **kwargs):
@@ -67,8 +64,9 @@ def is_placed(model: ModelPatcher) -> bool:
 class _Seat:
     """Where a MODEL's calls arrive: decides, for each, between the compiled UNet and torch."""
 
-    def __init__(self, plan: DevicePlan):
+    def __init__(self, plan: DevicePlan, used_weights: set[str]):
         self.plan = plan
+        self._used_weights = used_weights
         self._patcher: ModelPatcher | None = None
         self._submodel: Submodel | None = None
         self._given_up = ""
@@ -84,6 +82,7 @@ class _Seat:
         try:
             return executor(*args, **kwargs)
         finally:
+            self._submodel = None  # the store alone decides how long it stays in memory
             host.show(host.current_report().line())
             log.info(report.line())
 
@@ -118,7 +117,9 @@ class _Seat:
 
     def _run(self, unet: UNetModel, x: torch.Tensor, timesteps, context, y) -> torch.Tensor:
         if self._submodel is None:
-            self._submodel = store().get(_source(self._base_model(), unet), self.plan.unet, self.plan.policy)
+            source = _source(self._base_model(), unet)
+            self._used_weights.add(source.weights)
+            self._submodel = store().get(source, self.plan.unet, self.plan.policy)
         inputs = {
             "sample": x,
             "timestep_embedding": timestep_embedding(timesteps.cpu(), unet.model_channels),
@@ -188,7 +189,7 @@ def _plain_attention(_chosen, *args, **kwargs):
 
 def _source(base_model: BaseModel, unet: UNetModel) -> Source:
     config = {k: v for k, v in base_model.model_config.unet_config.items() if k not in ("dtype", "device")}
-    shape = hashlib.sha256(repr(sorted((k, str(v)) for k, v in config.items())).encode()).hexdigest()[:16]
+    shape = short_hash(repr(sorted((k, str(v)) for k, v in config.items())))
     context_width = config.get("context_dim") or unet.input_blocks[1][1].proj_in.weight.shape[0]
     vector_width = config.get("adm_in_channels") if unet.num_classes is not None else None
 

@@ -6,7 +6,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,14 +14,15 @@ from comfy.ldm.models.autoencoder import AutoencodingEngine
 from comfy.ldm.modules.diffusionmodules.model import AttnBlock, pytorch_attention
 
 from ...ov_backends import devices
-from ...ov_backends.compiler.ir import Source
+from ...ov_backends.compiler.ir import Source, short_hash
 from ...ov_backends.convert.vae import convert_vae_decoder, convert_vae_encoder
 from ...ov_backends.errors import FallbackError, OVNPUError
 from ...ov_backends.plan import DevicePlan, SubmodelPlan
 from ...ov_backends.report import SubmodelReport
 from ...ov_backends.runtime.store import store
+from ...ov_backends.runtime.submodel import Submodel
 from .. import host
-from .weights import float32_on_cpu, weights_identity
+from .weights import float32_on_cpu, release_when_unloaded, weights_identity
 
 if TYPE_CHECKING:
     from comfy.sd import VAE
@@ -37,24 +38,35 @@ def place_vae(vae: VAE, plan: DevicePlan) -> VAE:
     placed = copy.copy(vae)
     placed.patcher = vae.patcher.clone()
     devices.resolve(plan.vae.device, "vae_decoder", plan.policy)
-    decode = _method(placed, plan, "vae_decoder", "decode", "latent", "pixels")
-    encode = _method(placed, plan, "vae_encoder", "encode", "pixels", "latent")
+    used_weights = release_when_unloaded(placed.patcher)
+    decode = _method(_Half(vae.first_stage_model, "vae_decoder", "decode", "latent", "pixels"), plan, used_weights)
+    encode = _method(_Half(vae.first_stage_model, "vae_encoder", "encode", "pixels", "latent"), plan, used_weights)
     placed.patcher.add_object_patch("decode", decode)
     placed.patcher.add_object_patch("encode", encode)
     return placed
 
 
-def _method(vae: VAE, plan: DevicePlan, name: str, method: str, input_name: str, output_name: str) -> Callable:
+@dataclass(frozen=True)
+class _Half:
+    """Decoder or encoder of a first stage model: its name in reports, its method there, its ports in the IR."""
+
+    model: AutoencodingEngine
+    name: str
+    method: str
+    input: str
+    output: str
+
+
+def _method(half: _Half, plan: DevicePlan, used_weights: set[str]) -> Callable:
     """The replacement for `first_stage_model.decode` or `.encode`: one tensor [batch, channels, h, w] in, one out."""
-    model = vae.first_stage_model
     text = host.StepText()
 
     def run(tensor: torch.Tensor, *args, **kwargs) -> torch.Tensor:
-        report = host.current_report().submodel(name, plan.vae.device)
-        why = _why_torch(model, tensor, args, kwargs)
+        report = host.current_report().submodel(half.name, plan.vae.device)
+        why = _why_torch(half.model, tensor, args, kwargs)
         if not why:
             try:
-                result = _run_guarded(model, plan, name, {input_name: tensor}, output_name, report)
+                result = _run_guarded(half, plan, tensor, report, used_weights)
                 text(report.line())
                 return result.to(tensor.device, tensor.dtype)
             except OVNPUError as error:
@@ -65,29 +77,35 @@ def _method(vae: VAE, plan: DevicePlan, name: str, method: str, input_name: str,
         elif plan.policy == "error":
             raise FallbackError(f"The VAE cannot run on {plan.vae.device}: {why}; and the fallback policy is 'error'.")
         report.torch_reasons[why] += 1
-        return getattr(type(model), method)(model, tensor, *args, **kwargs)
+        return getattr(type(half.model), half.method)(half.model, tensor, *args, **kwargs)
 
     return run
 
 
-def _run_guarded(model, plan: DevicePlan, name: str, inputs, output_name: str, report: SubmodelReport) -> torch.Tensor:
-    """Run the plan's device and precision; a result that FP16 has ruined is made again in FP32."""
+def _run_guarded(
+    half: _Half, plan: DevicePlan, tensor: torch.Tensor, report: SubmodelReport, used_weights: set[str]
+) -> torch.Tensor:
+    """Run as the plan says; a result that a lower precision has ruined is made again in FP32."""
+    source = _source(half)
+    used_weights.add(source.weights)
 
-    def run(vae_plan: SubmodelPlan) -> torch.Tensor:
+    def run(vae_plan: SubmodelPlan) -> tuple[torch.Tensor, Submodel]:
         # on the CPU one compiled model serves every size; a tiled decode brings many
-        submodel = store().get(_source(model, name), vae_plan, plan.policy, static=not _is_on_cpu(vae_plan, name, plan))
-        return submodel.run(inputs, report, host.progress)[output_name]
+        is_static = devices.resolve(vae_plan.device, half.name, plan.policy).device != "CPU"
+        submodel = store().get(source, vae_plan, plan.policy, is_static)
+        return submodel.run({half.input: tensor}, report, host.progress)[half.output], submodel
 
-    result = run(plan.vae)
+    result, submodel = run(plan.vae)
     ruined = _what_is_wrong(result)
-    if ruined and report.precision != "fp32":
-        where = f"{report.actual_device} in {report.precision}"
+    if ruined and submodel.precision != "fp32":
+        where = f"{report.actual_device} in {submodel.precision}"
         # the NPU has no FP32
-        is_on_npu = devices.is_npu(devices.resolve(plan.vae.device, name, plan.policy).device)
-        device = "CPU" if is_on_npu else plan.vae.device
-        result = run(replace(plan.vae, device=device, precision="fp32"))
+        device = "CPU" if devices.is_npu(submodel.device) else plan.vae.device
+        result, _ = run(replace(plan.vae, device=device, precision="fp32"))
         still = _what_is_wrong(result)
-        outcome = f"and still {still}" if still else f"on {report.actual_device}"
+        outcome = (
+            f"and still {still}" if still else f"on {devices.label(submodel.device if device != 'CPU' else device)}"
+        )
         report.notice(f"The result on {where} was {ruined}; made again in fp32 {outcome}.", plan.policy)
     if not torch.isfinite(result).all():
         raise OVNPUError(f"The result on {report.actual_device} in {report.precision} holds NaN or infinity.")
@@ -99,10 +117,6 @@ def _what_is_wrong(result: torch.Tensor) -> str:
         return "NaN or infinite"
     flat = result.flatten(1)
     return "flat" if bool(((flat.amax(1) - flat.amin(1)) < FLAT_RANGE).any()) else ""
-
-
-def _is_on_cpu(vae_plan: SubmodelPlan, name: str, plan: DevicePlan) -> bool:
-    return devices.resolve(vae_plan.device, name, plan.policy).device == "CPU"
 
 
 def _why_torch(model, tensor: torch.Tensor, args, kwargs) -> str:
@@ -141,25 +155,19 @@ def _plain_attention(model: torch.nn.Module) -> Iterator[None]:
             block.optimized_attention = attention
 
 
-def _source(model: AutoencodingEngine, name: str) -> Source:
-    is_decoder = name == "vae_decoder"
+def _source(half: _Half) -> Source:
+    model, is_decoder = half.model, half.name == "vae_decoder"
     parts = ("decoder", "post_quant_conv") if is_decoder else ("encoder", "quant_conv")
     weights = torch.nn.ModuleDict({part: getattr(model, part) for part in parts})
     latent_channels = model.post_quant_conv.weight.shape[1]
-    shape = " ".join(f"{k}{tuple(v.shape)}" for k, v in weights.state_dict().items())
+    shapes = " ".join(f"{key}{tuple(tensor.shape)}" for key, tensor in weights.state_dict().items())
 
     def convert():
         traced = float32_on_cpu(model)
         with _plain_attention(traced):
             if is_decoder:
-                return convert_vae_decoder(_ForTracing(traced, "decode").eval(), latent_channels)
-            return convert_vae_encoder(_ForTracing(traced, "encode").eval())
+                return convert_vae_decoder(_ForTracing(traced, half.method).eval(), latent_channels)
+            return convert_vae_encoder(_ForTracing(traced, half.method).eval())
 
-    identity = weights_identity(model, weights, name, host.progress)
-    return Source(name, identity, f"{type(model).__name__} {_short(shape)}", convert)
-
-
-def _short(text: str) -> str:
-    import hashlib
-
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    identity = weights_identity(model, weights, half.name, host.progress)
+    return Source(half.name, identity, f"{type(model).__name__} {short_hash(shapes)}", convert)

@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from comfy.patcher_extension import CallbacksMP
+
 from ...ov_backends.compiler.ir import hash_tensors
 from ...ov_backends.errors import ConversionError
 from ...ov_backends.progress import Progress, with_heartbeat
+from ...ov_backends.runtime.store import store
 
 if TYPE_CHECKING:
     import torch
+    from comfy.model_patcher import ModelPatcher
+
+KEY = "ovnpu"
+"""Of this pack's wrappers and callbacks on a ModelPatcher."""
 
 _known: WeakKeyDictionary[torch.nn.Module, dict[tuple[str, str], str]] = WeakKeyDictionary()
 
@@ -31,6 +38,20 @@ def weights_identity(host: torch.nn.Module, part: torch.nn.Module, name: str, pr
             )
         known[key] = with_heartbeat(lambda: hash_tensors(part.state_dict()), "Reading the weights", progress)
     return known[key]
+
+
+def release_when_unloaded(patcher: ModelPatcher) -> set[str]:
+    """A set to put weights' identities into: what is compiled from them is dropped when ComfyUI unloads the model."""
+    used: set[str] = set()
+
+    def release(_patcher, unpatch_all) -> None:
+        # without unpatch_all another clone of the same model takes over
+        while unpatch_all and used:
+            store().release(used.pop())
+
+    patcher.remove_callbacks_with_key(CallbacksMP.ON_DETACH, KEY)
+    patcher.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, release)
+    return used
 
 
 def float32_on_cpu(module: torch.nn.Module) -> torch.nn.Module:

@@ -82,6 +82,11 @@ def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
         return hashlib.sha256(b"".join(digests)).hexdigest()[:32]
 
 
+def short_hash(text: str) -> str:
+    """16 hex digits that stand for `text` in an identity."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def load_or_convert(source: Source, cache: CompileCache, progress: Progress) -> IR:
     """The IR of `source` from the cache, or converted and kept there with FP16 weights."""
     title = TITLES[source.submodel]

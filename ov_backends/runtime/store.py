@@ -11,15 +11,19 @@ from ..compiler.ir import Source
 from ..plan import SubmodelPlan
 from .submodel import Submodel
 
-MAX_SUBMODELS = 8
-"""Two whole models (text encoder, UNet, VAE decoder, VAE encoder); the least recently used go first."""
+KEPT_SHARE = 0.4
+"""Share of the machine's memory that compiled submodels hold before a new one pushes out the least recently used."""
 
 
 class SubmodelStore:
     """Submodels by weights, plan and policy."""
 
-    def __init__(self, cache: CompileCache):
+    def __init__(self, cache: CompileCache, kept_bytes: int | None = None):
+        """kept_bytes: what compiled submodels may hold; KEPT_SHARE of the memory if not given."""
+        import psutil
+
         self.cache = cache
+        self.kept_bytes = int(KEPT_SHARE * psutil.virtual_memory().total) if kept_bytes is None else kept_bytes
         self._submodels: OrderedDict[tuple, Submodel] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -28,11 +32,14 @@ class SubmodelStore:
         key = (source.submodel, source.architecture, source.weights, plan, policy, static)
         with self._lock:
             if key not in self._submodels:
+                while self._submodels and self._held_bytes() > self.kept_bytes:
+                    self._submodels.popitem(last=False)
                 self._submodels[key] = Submodel(source, plan, policy, self.cache, static)
             self._submodels.move_to_end(key)
-            while len(self._submodels) > MAX_SUBMODELS:
-                self._submodels.popitem(last=False)
             return self._submodels[key]
+
+    def _held_bytes(self) -> int:
+        return sum(submodel.bytes for submodel in self._submodels.values())
 
     def release(self, weights: str) -> None:
         """Drop everything compiled from `weights`."""

@@ -62,6 +62,12 @@ class Submodel:
         """The device it is compiled for; changes if that device refuses the model and the policy allows another."""
         return self.resolution.device
 
+    @property
+    def bytes(self) -> int:
+        """Rough memory of what is compiled: the FP16 weights once for each shape, twice that where they become FP32."""
+        weights = self._ir.entry.manifest["bytes"] if self._ir and self._ir.entry else 0
+        return sum(weights * (2 if loaded.precision == "fp32" else 1) for loaded in self._loaded.values())
+
     def run(
         self, inputs: Mapping[str, torch.Tensor], report: SubmodelReport, progress: Progress
     ) -> dict[str, torch.Tensor]:

@@ -377,12 +377,14 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_sizes_are_those_that_comfyui_detects(name, comfy, folder):
+def test_published_sizes_are_those_that_comfyui_detects(name, comfy):
     import comfy.model_detection
+    from ovpack.nodes.folder_architecture import unet_architecture
+    from ovpack.nodes.folder_config import Config
 
     config, depths_up = PUBLISHED[name]
 
-    architecture = folder.unet_architecture(folder.Config(Path("config.json"), config))
+    architecture = unet_architecture(Config(Path("config.json"), config))
 
     detected = comfy.model_detection.model_config_from_unet_config(architecture)
     assert type(detected).__name__ == name

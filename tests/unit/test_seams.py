@@ -33,7 +33,7 @@ def seams(comfy):
 def fresh(seams, clean_environment, cache, monkeypatch):
     """An empty cache, no compiled submodels and an empty report for each test."""
     store = stores.SubmodelStore(cache)
-    for module in ("unet", "clip", "vae"):
+    for module in ("unet", "clip", "vae", "weights"):
         monkeypatch.setattr(f"ovpack.nodes.seams.{module}.store", lambda: store)
     seams.host._reports.clear()
     with torch.inference_mode():
@@ -58,8 +58,8 @@ def close(a: torch.Tensor, b: torch.Tensor, tolerance: float = 5e-3) -> bool:
     return bool((a - b).abs().max() <= tolerance * b.std())
 
 
-def spoil(monkeypatch, value: float, precision: str, times: int = 1) -> None:
-    """Let the next `times` results hold only `value` and the device claim `precision`: no CPU here computes FP16."""
+def spoil(monkeypatch, value: float, times: int = 1) -> None:
+    """Let the next `times` results hold only `value`, and the CPU claim FP16: none here overflows by itself."""
     honest, left = Session.__call__, [times]
 
     def call(self, inputs):
@@ -69,11 +69,8 @@ def spoil(monkeypatch, value: float, precision: str, times: int = 1) -> None:
             outputs = {name: torch.full_like(tensor, value) for name, tensor in outputs.items()}
         return outputs, seconds
 
-    claimed = iter([precision] * times)
     monkeypatch.setattr(Session, "__call__", call)
-    monkeypatch.setattr(
-        "ovpack.ov_backends.runtime.submodel.actual_precision", lambda model, planned: next(claimed, "fp32")
-    )
+    monkeypatch.setattr("ovpack.ov_backends.devices.capabilities", lambda device: "FP32 FP16")
 
 
 @pytest.mark.parametrize("prompt", [
@@ -109,6 +106,20 @@ def test_any_size_batch_and_cfg_samples_as_on_torch(seams, cfg, size, batch):
     assert (unet.openvino_calls, unet.torch_calls) == (2, 0)
 
 
+def test_unloading_the_model_frees_what_was_compiled_from_it(seams):
+    placed = seams.place_unet(seams.model, CPU_PLAN)
+    sample(seams, placed, steps=1)
+    from ovpack.nodes.seams import unet
+
+    store = unet.store()
+    placed.detach(unpatch_all=False)
+    assert len(store._submodels) == 1
+    placed.detach()
+    assert not store._submodels
+    sample(seams, placed, steps=1)
+    assert seams.host.current_report().submodel("unet", "").torch_calls == 0
+
+
 def test_two_sizes_in_turn_compile_twice_in_all(seams):
     placed = seams.place_unet(seams.model, CPU_PLAN)
     for size in ((16, 16), (16, 24), (16, 16), (16, 24)):
@@ -140,7 +151,7 @@ def test_a_lora_that_is_not_in_the_weights_sends_the_run_to_torch(seams, monkeyp
 
 def test_nan_from_the_unet_sends_the_rest_to_torch_and_says_so(seams, monkeypatch):
     stock = sample(seams, seams.model)
-    spoil(monkeypatch, float("nan"), "fp16")
+    spoil(monkeypatch, float("nan"))
     ours = sample(seams, seams.place_unet(seams.model, CPU_PLAN))
     assert torch.equal(ours, stock)
     unet = seams.host.current_report().submodel("unet", "")
@@ -151,7 +162,7 @@ def test_nan_from_the_unet_sends_the_rest_to_torch_and_says_so(seams, monkeypatc
 def test_a_spoiled_image_is_decoded_again_in_fp32_and_said_so(seams, monkeypatch, value):
     latent = torch.randn(1, 4, 16, 16)
     stock = seams.vae.decode(latent)
-    spoil(monkeypatch, value, "fp16")
+    spoil(monkeypatch, value)
     plan = DevicePlan(vae=SubmodelPlan("CPU", "fp16"))
     ours = seams.place_vae(seams.vae, plan).decode(latent)
     assert (ours - stock).abs().max() < 0.02
@@ -160,7 +171,7 @@ def test_a_spoiled_image_is_decoded_again_in_fp32_and_said_so(seams, monkeypatch
 
 
 def test_a_flat_picture_that_is_flat_in_fp32_too_is_kept(seams, monkeypatch):
-    spoil(monkeypatch, 0.25, "fp16", times=2)
+    spoil(monkeypatch, 0.25, times=2)
     ours = seams.place_vae(seams.vae, DevicePlan(vae=SubmodelPlan("CPU", "fp16"))).decode(torch.randn(1, 4, 16, 16))
     assert ours.std() == 0
     notices = seams.host.current_report().submodel("vae_decoder", "").notices
@@ -170,7 +181,7 @@ def test_a_flat_picture_that_is_flat_in_fp32_too_is_kept(seams, monkeypatch):
 def test_nan_in_fp32_too_goes_to_torch_or_stops_as_the_policy_says(seams, monkeypatch):
     latent = torch.randn(1, 4, 16, 16)
     stock = seams.vae.decode(latent)
-    spoil(monkeypatch, float("nan"), "fp32", times=9)
+    spoil(monkeypatch, float("nan"), times=9)
     assert torch.equal(seams.place_vae(seams.vae, CPU_PLAN).decode(latent), stock)
     with pytest.raises(OVNPUError, match="NaN"):
         seams.place_vae(seams.vae, DevicePlan(vae=CPU, policy="error")).decode(latent)

@@ -363,17 +363,28 @@ def test_the_next_prompt_finds_the_same_submodel(source, cache):
         assert other is not submodel
 
 
-def test_the_store_forgets_the_least_recently_used_and_what_is_released(source, cache, monkeypatch):
-    monkeypatch.setattr(store_module, "MAX_SUBMODELS", 2)
-    store, plan = SubmodelStore(cache), SubmodelPlan("CPU")
+def test_the_store_drops_the_least_recently_used_when_memory_is_short(source, cache):
+    """As when a LoRA's strength is tried again and again: each strength has weights of its own."""
+    plan = SubmodelPlan("CPU")
     sources = [Source("unet", weights, "Net", source.convert) for weights in ("a", "b", "c")]
-    first, second = (store.get(s, plan, "warn") for s in sources[:2])
-    assert store.get(sources[0], plan, "warn") is first
+    store = SubmodelStore(cache, kept_bytes=10**9)
+    for each in sources[:2]:
+        run(store.get(each, plan, "warn"), inputs(1), report_for(store.get(each, plan, "warn")))
+    first, second = (store.get(each, plan, "warn") for each in sources[:2])
+    assert first.bytes > 0 and store.get(sources[0], plan, "warn") is first
+    store.kept_bytes = first.bytes
     store.get(sources[2], plan, "warn")
     assert store.get(sources[0], plan, "warn") is first
     assert store.get(sources[1], plan, "warn") is not second
-    store.release("a")
-    assert store.get(sources[0], plan, "warn") is not first
+
+
+def test_releasing_weights_drops_what_was_compiled_from_them(source, cache):
+    store, plan = SubmodelStore(cache), SubmodelPlan("CPU")
+    first = store.get(source, plan, "warn")
+    store.release("other")
+    assert store.get(source, plan, "warn") is first
+    store.release(source.weights)
+    assert store.get(source, plan, "warn") is not first
 
 
 def test_the_store_of_this_process_is_over_the_configured_cache(monkeypatch, tmp_path):
