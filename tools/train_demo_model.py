@@ -15,6 +15,7 @@ import math
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -34,14 +35,17 @@ SCALING_FACTOR = 0.18215
 VAE_STEPS, VAE_BATCH, VAE_LR = 1100, 12, 1.5e-3
 VAE_CROP_STEPS, VAE_CROP = 900, 64
 """The VAE learns on crops first (a quarter of the work), then on half as many whole images a step."""
-DECODER_STEPS, DECODER_BATCH, DECODER_LR = 400, 6, 1.0e-3
+DECODER_STEPS, DECODER_BATCH, DECODER_LR = 240, 6, 4.0e-4
 """Then the decoder alone learns on whole images, from the latents that the UNet is trained on."""
-UNET_STEPS, UNET_BATCH, UNET_LR = 2200, 32, 1.2e-3
+UNET_CYCLES, UNET_BATCH = ((2200, 1.2e-3), (500, 6e-4)), 32
+"""Steps and peak learning rate of each cycle: shapes are there after the first, colours need the second."""
 LATENT_IMAGES, ENCODE_CHUNK = 5_120, 64
 EMPTY_PROMPTS = 0.1
 MIN_SNR_GAMMA = 5.0
 EMA_DECAY = 0.995
 CHECKPOINT_EVERY = 100
+
+Cycles = Sequence[tuple[int, float]]
 
 
 def build_vae() -> AutoencoderKL:
@@ -96,12 +100,16 @@ def build_scheduler() -> DDIMScheduler:
     )
 
 
-def one_cycle(step: int, steps: int, peak: float) -> float:
-    """Learning rate: linear warm-up over 8 % of the steps, then a half cosine to zero (Smith, 2018)."""
-    warm_up = 0.08 * steps
-    if step < warm_up:
-        return peak * (step + 1) / warm_up
-    return peak * 0.5 * (1 + math.cos(math.pi * (step - warm_up) / (steps - warm_up)))
+def learning_rate(step: int, cycles: Cycles) -> float:
+    """In each cycle: linear warm-up over 8 % of its steps, then a half cosine to zero (Smith, 2018)."""
+    for steps, peak in cycles:
+        if step < steps:
+            warm_up = 0.08 * steps
+            if step < warm_up:
+                return peak * (step + 1) / warm_up
+            return peak * 0.5 * (1 + math.cos(math.pi * (step - warm_up) / (steps - warm_up)))
+        step -= steps
+    return 0.0
 
 
 def draw_batch(stage: int, step: int, count: int) -> tuple[list[Scene], torch.Tensor]:
@@ -135,21 +143,21 @@ class Checkpoint:
 
 
 def train(
-    name: str, steps: int, peak: float, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, loss_of, after=None
-):
-    """Run `loss_of(step)` for `steps` steps from the last checkpoint; `after(step)` follows each update."""
+    name: str, cycles: Cycles, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, loss_of, after=lambda: None
+) -> None:
+    """Minimise `loss_of(step)` over all cycles from the last checkpoint on; `after()` follows each update."""
+    steps = sum(count for count, _ in cycles)
     started, done = time.monotonic(), checkpoint.resume()
     for step in range(done, steps):
         torch.manual_seed(step)
         for group in optimizer.param_groups:
-            group["lr"] = one_cycle(step, steps, peak)
+            group["lr"] = learning_rate(step, cycles)
         loss = loss_of(step)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], 1.0)
         optimizer.step()
-        if after:
-            after(step)
+        after()
         if (step + 1) % 20 == 0:
             pace = (time.monotonic() - started) / (step + 1 - done)
             left = pace * (steps - step - 1) / 60
@@ -172,7 +180,7 @@ def train_vae(work: Path) -> AutoencoderKL:
         decoded = vae.decode(posterior.sample()).sample
         return F.l1_loss(decoded, pixels) + F.mse_loss(decoded, pixels) + 1e-5 * posterior.kl().mean()
 
-    train("vae", VAE_STEPS, VAE_LR, Checkpoint(work / "vae.pt", vae=vae, optimizer=optimizer), optimizer, loss_of)
+    train("vae", [(VAE_STEPS, VAE_LR)], Checkpoint(work / "vae.pt", vae=vae, optimizer=optimizer), optimizer, loss_of)
     return vae.eval()
 
 
@@ -206,7 +214,7 @@ def train_decoder(work: Path, vae: AutoencoderKL, latents: torch.Tensor) -> None
         return F.l1_loss(decoded, pixels[chosen]) + F.mse_loss(decoded, pixels[chosen])
 
     checkpoint = Checkpoint(work / "decoder.pt", decoder=decoder, optimizer=optimizer)
-    train("decoder", DECODER_STEPS, DECODER_LR, checkpoint, optimizer, loss_of)
+    train("decoder", [(DECODER_STEPS, DECODER_LR)], checkpoint, optimizer, loss_of)
 
 
 @torch.no_grad()
@@ -234,7 +242,7 @@ def train_unet(work: Path, tokenizer: CLIPTokenizer, scenes: list[Scene], latent
     average = torch.optim.swa_utils.AveragedModel(
         both, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(EMA_DECAY)
     )
-    optimizer = torch.optim.AdamW(both.parameters(), lr=UNET_LR, betas=(0.9, 0.99), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(both.parameters(), lr=UNET_CYCLES[0][1], betas=(0.9, 0.99), weight_decay=0.0)
     snr = build_scheduler().alphas_cumprod
     snr = snr / (1 - snr)
     prompts = ["", *sorted({scene.prompt for scene in scenes})]
@@ -254,7 +262,7 @@ def train_unet(work: Path, tokenizer: CLIPTokenizer, scenes: list[Scene], latent
         return (error * snr[t].clamp(max=MIN_SNR_GAMMA) / snr[t]).mean()
 
     checkpoint = Checkpoint(work / "unet.pt", both=both, average=average, optimizer=optimizer)
-    train("unet", UNET_STEPS, UNET_LR, checkpoint, optimizer, loss_of, after=lambda _: average.update_parameters(both))
+    train("unet", UNET_CYCLES, checkpoint, optimizer, loss_of, after=lambda: average.update_parameters(both))
     averaged = cast(torch.nn.ModuleDict, average.module)
     return averaged["text_encoder"].eval(), averaged["unet"].eval()
 

@@ -18,6 +18,7 @@ from ..plan import TITLES
 from ..progress import Progress, with_heartbeat
 from ..tensors import Shapes, format_shapes, require_static
 from .cache import CacheMiss, CompileCache, Entry
+from .ir import WeightsFile
 from .precision import precision_property
 
 if TYPE_CHECKING:
@@ -40,26 +41,43 @@ class Order:
     device: str
     precision: str
     policy: str
+    weights: WeightsFile | None = None
 
     @property
     def identity(self) -> dict[str, str]:
         """All that the blob depends on."""
+        referred = self._referred_weights
         return {
             **self.ir_identity,
             # first what else follows from: another device brings its own precision, and the first difference is told
             **devices.identity(self.device),
             "shape": format_shapes(self.shapes) if self.shapes else "dynamic",
             "precision": self.precision,
+            **({"weights_file": referred.digest} if referred else {}),
         }
 
     @property
     def properties(self) -> dict[str, str]:
-        return {"PERFORMANCE_HINT": "LATENCY", **self.import_properties}
+        # OPTIMIZE_SIZE: the blob refers to the IR's weights; whole it would be a copy of them for every image size
+        size = {"CACHE_MODE": "OPTIMIZE_SIZE"} if self._referred_weights else {}
+        return {"PERFORMANCE_HINT": "LATENCY", **size, **self._common_properties}
 
     @property
     def import_properties(self) -> dict[str, str]:
+        referred = self._referred_weights
+        return {**({"WEIGHTS_PATH": str(referred.path)} if referred else {}), **self._common_properties}
+
+    @property
+    def _common_properties(self) -> dict[str, str]:
         """The hint comes along: nothing promises that a blob keeps it, and CPUs that have BF16 take it by default."""
         return {**precision_property(self.precision, self.device), **devices.compile_properties(self.device)}
+
+    @property
+    def _referred_weights(self) -> WeightsFile | None:
+        """The weights that the blob refers to; None if it holds them, as on every device but the CPU."""
+        if self.weights is None or self.device != "CPU":
+            return None
+        return self.weights if "WEIGHTS_PATH" in devices.core().get_property("CPU", "SUPPORTED_PROPERTIES") else None
 
 
 @dataclass(frozen=True)

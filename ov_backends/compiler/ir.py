@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ovnpu")
 
-XML = "model.xml"
+XML, BIN = "model.xml", "model.bin"
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,14 @@ class Source:
 
 
 @dataclass(frozen=True)
+class WeightsFile:
+    """The weights of an IR on disk; digest: of its bytes."""
+
+    path: Path
+    digest: str
+
+
+@dataclass(frozen=True)
 class IR:
     """A dynamic FP16 IR; `read` gives a fresh model each time, which may be reshaped."""
 
@@ -64,6 +72,13 @@ class IR:
     def is_readable(self) -> bool:
         """False once someone has emptied the cache folder."""
         return self.entry is None or (self.entry.path / XML).exists()
+
+    @property
+    def weights(self) -> WeightsFile | None:
+        """What a compiled blob may refer to instead of holding a copy; None if the IR was not kept."""
+        if self.entry is None or BIN not in self.entry.manifest["files"]:
+            return None
+        return WeightsFile(self.entry.path / BIN, self.entry.manifest["files"][BIN]["blake2b"])
 
 
 def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:

@@ -143,8 +143,9 @@ class Submodel:
             if not self._ir.entry:
                 report.notice(f"The converted model was not kept: {self._ir.reason}", self.policy)
         order = Order(
-            self.source.submodel, self._ir.identity, self._ir.read, shapes, self.device, self.precision, self.policy
-        )
+            self.source.submodel, self._ir.identity, self._ir.read, shapes, self.device, self.precision, self.policy,
+            self._ir.weights,
+        )  # fmt: skip
         compiled = compile_cached(order, self.cache, progress)
         self.compilations += compiled.state == "miss"
         return compiled
