@@ -58,9 +58,7 @@ class Order:
 
     @property
     def properties(self) -> dict[str, str]:
-        # OPTIMIZE_SIZE: the blob refers to the IR's weights; whole it would be a copy of them for every image size
-        size = {"CACHE_MODE": "OPTIMIZE_SIZE"} if self._referred_weights else {}
-        return {"PERFORMANCE_HINT": "LATENCY", **size, **self._common_properties}
+        return {"PERFORMANCE_HINT": "LATENCY", **self._common_properties}
 
     @property
     def import_properties(self) -> dict[str, str]:
@@ -69,8 +67,13 @@ class Order:
 
     @property
     def _common_properties(self) -> dict[str, str]:
-        """The hint comes along: nothing promises that a blob keeps it, and CPUs that have BF16 take it by default."""
-        return {**precision_property(self.precision, self.device), **devices.compile_properties(self.device)}
+        return {
+            # the blob refers to the IR's weights; whole it would hold a copy of them for every image size
+            **({"CACHE_MODE": "OPTIMIZE_SIZE"} if self._referred_weights else {}),
+            # nothing promises that a blob keeps the hint, and CPUs that have BF16 take that by default
+            **precision_property(self.precision, self.device),
+            **devices.compile_properties(self.device),
+        }
 
     @property
     def _referred_weights(self) -> WeightsFile | None:
