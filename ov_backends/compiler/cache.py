@@ -116,7 +116,7 @@ class CompileCache:
         try:
             write(temporary)
             sizes = {f.name: f.stat().st_size for f in temporary.iterdir()}
-            files = {name: {"bytes": size, "blake2b": file_hash(temporary / name)} for name, size in sizes.items()}
+            files = {name: {"bytes": size, "sha256": file_hash(temporary / name)} for name, size in sizes.items()}
             manifest = {
                 "schema": 1,
                 "kind": kind,
@@ -272,9 +272,9 @@ class CompileCache:
 
 
 def file_hash(path: Path) -> str:
-    """blake2b of a file's bytes, as hex."""
+    """SHA-256 of a file's bytes, as hex."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read_manifest(path: Path) -> dict:
@@ -292,7 +292,7 @@ def _damage(path: Path, manifest: dict) -> str:
             size = (path / name).stat().st_size
             if size != expected["bytes"]:
                 return f"{name} has {size} bytes instead of {expected['bytes']}"
-            if file_hash(path / name) != expected["blake2b"]:
+            if file_hash(path / name) != expected["sha256"]:
                 return f"{name} has other contents than were written"
     except (OSError, KeyError, TypeError, AttributeError) as error:
         return f"{type(error).__name__}: {error}"

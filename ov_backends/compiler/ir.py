@@ -78,16 +78,19 @@ class IR:
         """What a compiled blob may refer to instead of holding a copy; None if the IR was not kept."""
         if self.entry is None or BIN not in self.entry.manifest["files"]:
             return None
-        return WeightsFile(self.entry.path / BIN, self.entry.manifest["files"][BIN]["blake2b"])
+        return WeightsFile(self.entry.path / BIN, self.entry.manifest["files"][BIN]["sha256"])
 
 
 def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
-    """A hash of names, dtypes, shapes and values; as fast as the cores allow (blake2b, one tensor a thread)."""
+    """A hash of names, dtypes, shapes and values; as fast as the cores allow (SHA-256, one tensor a thread).
+
+    CPUs have instructions for SHA-256 (every one with an NPU does); with them it takes half the time of BLAKE2b.
+    """
     import torch
 
     def one(item: tuple[str, torch.Tensor]) -> bytes:
         name, tensor = item
-        digest = hashlib.blake2b(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=32)
+        digest = hashlib.sha256(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         # as bytes: numpy has no bfloat16
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return digest.digest()

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from comfy_server import ComfyServer
@@ -18,6 +19,7 @@ FLAGS = [
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 PACK = Path(__file__).parent.parent.parent
+NAME = quote(PACK.name)
 SLOW_MS = 300_000
 
 
@@ -51,7 +53,7 @@ def open_template(page: Page, server: ComfyServer) -> None:
     """Fetch the workflow as the template browser does, and load it as it does."""
     names = server.get_json("/workflow_templates")[PACK.name]
     assert "text_to_image" in names
-    workflow = server.get_json(f"/api/workflow_templates/{PACK.name}/text_to_image.json")
+    workflow = server.get_json(f"/api/workflow_templates/{NAME}/text_to_image.json")
     page.evaluate("workflow => window.app.loadGraphData(workflow, true, true, 'text_to_image')", workflow)
 
 
@@ -61,7 +63,7 @@ def test_the_template_opens_without_red_nodes_and_has_a_picture(page, npu_server
         "() => window.app.graph.nodes.filter(n => !window.LiteGraph.registered_node_types[n.type]).map(n => n.type)"
     )
     assert unknown == []
-    assert npu_server.get(f"/api/workflow_templates/{PACK.name}/text_to_image.jpg")[:2] == b"\xff\xd8"
+    assert npu_server.get(f"/api/workflow_templates/{NAME}/text_to_image.jpg")[:2] == b"\xff\xd8"
 
 
 def test_the_report_is_on_the_sampler_node_after_a_run(page, npu_server):
@@ -79,4 +81,4 @@ def test_the_report_is_on_the_sampler_node_after_a_run(page, npu_server):
 
 def test_every_node_has_its_help_page(page, npu_server):
     for node_id in ("OVNPU_KSampler", "OVNPU_DevicePlan", "OVNPU_LoadFolder"):
-        assert npu_server.get(f"/extensions/{PACK.name}/docs/{node_id}.md").startswith(b"#")
+        assert npu_server.get(f"/extensions/{NAME}/docs/{node_id}.md").startswith(b"#")

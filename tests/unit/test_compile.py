@@ -115,7 +115,7 @@ def _garbage(blob):
 def _garbage_with_the_right_hash(blob):
     _garbage(blob)
     manifest = json.loads((blob.parent / MANIFEST).read_text(encoding="utf-8"))
-    manifest["files"][BLOB]["blake2b"] = file_hash(blob)
+    manifest["files"][BLOB]["sha256"] = file_hash(blob)
     (blob.parent / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
 
 
