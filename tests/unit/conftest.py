@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from types import ModuleType
 
 import pytest
@@ -10,6 +11,16 @@ from comfy_in_process import import_comfy
 def comfy() -> ModuleType:
     """ComfyUI's `comfy` package on the CPU; without COMFYUI_PATH the test fails and says so."""
     return import_comfy()
+
+
+@pytest.fixture(autouse=True)
+def own_logger():
+    """The pack's logger as it is in a fresh process: libraries that other tests import turn loggers off."""
+    logging.disable(logging.NOTSET)
+    logging.getLogger().setLevel(logging.WARNING)
+    logger = logging.getLogger("ovnpu")
+    logger.disabled, logger.propagate = False, True
+    logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture
