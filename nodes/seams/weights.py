@@ -28,14 +28,12 @@ def weights_identity(host: torch.nn.Module, part: torch.nn.Module, name: str, pr
     host: what ComfyUI patches, a BaseModel or a text encoder: it carries the id of the patches that are baked in, and
     as long as that id stays the hash is remembered.
     """
+    # on a GPU with little memory ComfyUI leaves a LoRA beside the weights and adds it in each call
+    if any(getattr(module, "weight_function", None) for module in part.modules()):
+        raise ConversionError("Low-VRAM mode keeps a LoRA outside the weights; start ComfyUI with --cpu.")
     key = (name, str(getattr(host, "current_weight_patches_uuid", None)))
     known = _known.setdefault(host, {})
     if key not in known:
-        # on a GPU with little memory ComfyUI leaves a LoRA beside the weights and adds it in each call
-        if any(getattr(module, "weight_function", None) for module in part.modules()):
-            raise ConversionError(
-                "Low-VRAM mode keeps a LoRA outside the weights; start ComfyUI with --cpu or more VRAM."
-            )
         known[key] = with_heartbeat(lambda: hash_tensors(part.state_dict()), "Reading the weights", progress)
     return known[key]
 
