@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
@@ -18,7 +19,9 @@ def test_interrupting_stops_and_the_next_run_works(start_server, run, report_of,
         def interrupt(text: str) -> None:
             if stage in text and not seen:
                 seen.append(text)
-                server.interrupt()
+                # a trace holds Python's lock: the answer may come late, the request arrives all the same
+                with contextlib.suppress(OSError):
+                    server.interrupt()
 
         with pytest.raises(PromptInterrupted):
             messages_until_done(server, bundled(n7={"steps": 500}), interrupt)
