@@ -7,14 +7,20 @@ import json
 import logging
 import time
 from collections import OrderedDict
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar
 
 import comfy.model_management
 from comfy_execution.utils import get_executing_context
 
 from ..ov_backends import devices
+from ..ov_backends.errors import ConversionError
 from ..ov_backends.report import RunReport
 
 log = logging.getLogger("ovnpu")
+
+T = TypeVar("T")
 
 KEPT_REPORTS = 16
 TEXT_INTERVAL_S = 0.5
@@ -50,6 +56,28 @@ def progress(text: str) -> None:
         log.info(text)
         _last_logged[:] = [text]
     show(text)
+
+
+def interruptible(convert: Callable[[], T]) -> Callable[[], T]:
+    """`convert`, with Cancel coming out as ComfyUI's own exception.
+
+    ComfyUI's layers look for Cancel in each operation, so also while they are traced; there the exception would
+    arrive as a failed conversion, after which the run would go on in torch.
+    """
+
+    @wraps(convert)
+    def guarded() -> T:
+        try:
+            return convert()
+        except ConversionError as error:
+            cause = error.__cause__ or error.__context__
+            while cause is not None:
+                if isinstance(cause, comfy.model_management.InterruptProcessingException):
+                    raise cause from None
+                cause = cause.__cause__ or cause.__context__
+            raise
+
+    return guarded
 
 
 class StepText:

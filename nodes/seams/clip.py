@@ -144,6 +144,7 @@ def _source(host_module: torch.nn.Module, transformer: CLIPTextModel, name: str)
     architecture = f"CLIPTextModel {name} {width}x{len(layers)} heads {layers[0].self_attn.heads}"
     activation = getattr(layers[0].mlp.activation, "__name__", str(layers[0].mlp.activation))
 
+    @host.interruptible
     def convert():
         return convert_text_encoder(_ForTracing(float32_on_cpu(transformer)).eval(), width)
 

@@ -193,6 +193,7 @@ def _source(base_model: BaseModel, unet: UNetModel) -> Source:
     context_width = config.get("context_dim") or unet.input_blocks[1][1].proj_in.weight.shape[0]
     vector_width = config.get("adm_in_channels") if unet.num_classes is not None else None
 
+    @host.interruptible
     def convert():
         return convert_unet(_ForTracing(float32_on_cpu(unet)).eval(), unet.in_channels, context_width, vector_width)
 

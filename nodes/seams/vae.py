@@ -162,6 +162,7 @@ def _source(half: _Half) -> Source:
     latent_channels = model.post_quant_conv.weight.shape[1]
     shapes = " ".join(f"{key}{tuple(tensor.shape)}" for key, tensor in weights.state_dict().items())
 
+    @host.interruptible
     def convert():
         traced = float32_on_cpu(model)
         with _plain_attention(traced):

@@ -141,6 +141,26 @@ def test_a_changed_weight_is_never_served_by_the_old_graph(seams):
     assert unet.cache_state == "miss" and unet.cache_reason.startswith("weights changed: ")
 
 
+@pytest.mark.parametrize("submodel", ["UNet", "text encoder", "VAE decoder", "VAE encoder"])
+def test_cancel_while_a_submodel_is_traced_cancels_the_prompt(seams, monkeypatch, submodel):
+    """ComfyUI's layers raise it inside the trace; taken for a failed conversion, the run would go on in torch."""
+    from comfy import model_management
+
+    def cancel(text: str) -> None:
+        if text.startswith(f"Converting the {submodel} "):
+            model_management.interrupt_current_processing()
+
+    runs = {
+        "UNet": lambda: sample(seams, seams.place_unet(seams.model, CPU_PLAN)),
+        "text encoder": lambda: encode(seams.place_clip(seams.clip, CPU_PLAN), "a red star"),
+        "VAE decoder": lambda: seams.place_vae(seams.vae, CPU_PLAN).decode(torch.randn(1, 4, 16, 16)),
+        "VAE encoder": lambda: seams.place_vae(seams.vae, CPU_PLAN).encode(torch.rand(1, 64, 64, 3)),
+    }
+    monkeypatch.setattr(seams.host, "show", cancel)
+    with pytest.raises(model_management.InterruptProcessingException):
+        runs[submodel]()
+
+
 def test_weights_that_lack_their_lora_are_never_converted(seams, monkeypatch):
     """As ComfyUI leaves them on a GPU with little memory; the run then goes to torch, as with any other error."""
     from ovpack.nodes.seams.weights import weights_identity
