@@ -225,6 +225,7 @@ class Bench:
             "cores": f"{cores}, {torch.get_num_threads()} used by torch",
             "memory_bytes": psutil.virtual_memory().total,
             "capabilities": devices.capabilities("CPU"),
+            "instructions": torch.backends.cpu.get_cpu_capability(),
             "versions": devices.versions() | {"comfyui": comfyui},
         }
 
@@ -373,7 +374,8 @@ def hardware_line(hardware: dict[str, Any]) -> str:
     named = ", ".join(f"{name} {versions[name]}" for name in ("openvino", "torch", "comfyui"))
     bf16 = "BF16 arithmetic" if _has_bf16(hardware) else "no BF16 arithmetic"
     memory = f"{hardware['memory_bytes'] / 2**30:.0f} GiB"
-    return f"{hardware['cpu']}, {hardware['cores']}, {memory}, {bf16} ({hardware['capabilities']})\n{named}"
+    arithmetic = f"{hardware['instructions']}, {bf16} ({hardware['capabilities']})"
+    return f"{hardware['cpu']}, {hardware['cores']}, {memory}, {arithmetic}\n{named}"
 
 
 def preparation_line(result: Result) -> str:

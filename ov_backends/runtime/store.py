@@ -34,7 +34,7 @@ class SubmodelStore:
             if key not in self._submodels:
                 while self._submodels and self._held_bytes() > self.kept_bytes:
                     self._submodels.popitem(last=False)
-                self._submodels[key] = Submodel(source, plan, policy, self.cache, static)
+                self._submodels[key] = Submodel(source, plan, policy, self.cache, static, self.kept_bytes)
             self._submodels.move_to_end(key)
             return self._submodels[key]
 

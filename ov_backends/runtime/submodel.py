@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
@@ -41,10 +42,19 @@ class Submodel:
     """A submodel with its weights on the device its plan asks for.
 
     static: one compiled model for each shape; otherwise one for all (not on the NPU, which takes static shapes only).
+    kept_bytes: what the compiled shapes may hold together; the least recently used go before another is made.
     """
 
-    def __init__(self, source: Source, plan: SubmodelPlan, policy: str, cache: CompileCache, static: bool = True):
-        self.source, self.plan, self.policy, self.cache = source, plan, policy, cache
+    def __init__(
+        self,
+        source: Source,
+        plan: SubmodelPlan,
+        policy: str,
+        cache: CompileCache,
+        static: bool = True,
+        kept_bytes: float = math.inf,
+    ):
+        self.source, self.plan, self.policy, self.cache, self.kept_bytes = source, plan, policy, cache, kept_bytes
         self.compilations = self.conversions = 0
         self._ir: IR | None = None
         self._loaded: OrderedDict[str, _Loaded] = OrderedDict()
@@ -89,16 +99,21 @@ class Submodel:
     def _load(self, inputs: Mapping[str, torch.Tensor], report: SubmodelReport, progress: Progress) -> _Loaded:
         loaded = self._loaded.get(self._key(inputs))
         if loaded is None:
+            self._make_room()
             loaded = self._make(inputs, report, progress)
             # the device may be another one now
             self._loaded[self._key(inputs)] = loaded
-            while len(self._loaded) > MAX_SESSIONS:
-                self._loaded.popitem(last=False)
         elif not report.actual_device:
             report.cache_state, report.cache_reason = "hit", "in memory"
             self._describe(loaded, report)
         self._loaded.move_to_end(self._key(inputs))
         return loaded
+
+    def _make_room(self) -> None:
+        """A UNet in FP32 holds 3.5 GB for each shape: drop old ones before another is compiled, not after."""
+        each = self.bytes // max(len(self._loaded), 1)
+        while self._loaded and (len(self._loaded) >= MAX_SESSIONS or self.bytes + each > self.kept_bytes):
+            self._loaded.popitem(last=False)
 
     def _key(self, inputs: Mapping[str, torch.Tensor]) -> str:
         return f"{self.device} {self._shapes(inputs)[1]}"

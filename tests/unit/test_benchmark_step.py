@@ -11,6 +11,7 @@ HARDWARE = {
     "cores": "2 cores",
     "memory_bytes": 2**34,
     "capabilities": "BF16 FP32 INT8",
+    "instructions": "AVX512",
     "versions": {"openvino": "1", "torch": "2", "comfyui": "3"},
 }
 REPORT = {"seconds": {"convert": 1, "compile": 2, "import": 0}, "cache": {"state": "miss", "reason": "new"}}

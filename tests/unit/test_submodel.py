@@ -145,6 +145,18 @@ def test_two_sizes_in_turn_compile_twice_in_all(make, net, core):
     assert len(core.compiled) == report.compilations == 2 and report.conversions == 1
 
 
+def test_another_size_pushes_out_the_oldest_where_memory_is_short(make):
+    submodel = make()
+    run(submodel, inputs(1))
+    one = submodel.bytes
+    submodel.kept_bytes = 2 * one
+    for height in (16, 24):
+        run(submodel, inputs(1, height))
+    assert (submodel.bytes, submodel.compilations) == (2 * one, 3)
+    run(submodel, inputs(1, 16))
+    assert submodel.compilations == 3, "still in memory"
+
+
 def test_more_sizes_than_are_kept_in_memory_come_back_from_the_cache(make, core, monkeypatch):
     monkeypatch.setattr(submodel_module, "MAX_SESSIONS", 2)
     submodel = make()
