@@ -9,6 +9,8 @@ from ..ov_backends.devices import device_choices
 from ..ov_backends.plan import POLICIES, PRECISIONS
 
 Plan = io.Custom("OVNPU_PLAN")
+LoadedModel = io.Custom("OVNPU_MODEL")
+"""An ov_backends.runtime.model_file.ModelFile."""
 
 CATEGORY = "OpenVINO NPU"
 

@@ -30,6 +30,8 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     # its full-resolution tensors are what the NPU's memory fails at first. intel/openvino-ai-plugins-gimp agrees.
     "vae_decoder": ("GPU", "CPU"),
     "vae_encoder": ("GPU", "CPU"),
+    # A file of the user's, mostly a vision network: regular convolutions, one fixed shape.
+    "model": ("NPU", "GPU", "CPU"),
 }
 
 _WIDGET_CHOICES = (AUTO, "CPU", "GPU", "NPU", "GPU.0", "GPU.1", "GPU.2", "GPU.3")

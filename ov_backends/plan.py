@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields, replace
 
 from .errors import PlanError
 
-SUBMODELS = ("text_encoder", "unet", "vae_decoder", "vae_encoder")
-"""Names of submodels in reports, cache entries and messages."""
+SUBMODELS = ("text_encoder", "unet", "vae_decoder", "vae_encoder", "model")
+"""Names in reports, cache entries and messages. model: a model file of any kind, with a plan of its own."""
 
 PRECISIONS = ("auto", "fp32", "fp16", "bf16")
 """Precision of the arithmetic. auto: fp16 on NPU and GPU, fp32 on CPU."""
@@ -15,7 +15,13 @@ PRECISIONS = ("auto", "fp32", "fp16", "bf16")
 POLICIES = ("warn", "error", "allow")
 """When something cannot run where it was asked to: warn and go on, stop with an error, or go on and only report it."""
 
-TITLES = {"text_encoder": "text encoder", "unet": "UNet", "vae_decoder": "VAE decoder", "vae_encoder": "VAE encoder"}
+TITLES = {
+    "text_encoder": "text encoder",
+    "unet": "UNet",
+    "vae_decoder": "VAE decoder",
+    "vae_encoder": "VAE encoder",
+    "model": "model",
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ class DevicePlan:
             raise PlanError(f"Unknown fallback policy {self.policy!r}; choose one of {', '.join(POLICIES)}.")
 
     def submodel(self, name: str) -> SubmodelPlan:
-        """The plan of one of SUBMODELS."""
+        """The plan of the text encoder, the UNet or a half of the VAE."""
         return self.vae if name.startswith("vae") else getattr(self, name)
 
     @classmethod

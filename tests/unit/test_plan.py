@@ -9,7 +9,8 @@ from ovpack.ov_backends.plan import POLICIES, PRECISIONS, PRESETS, SUBMODELS, TI
 
 def test_one_vae_plan_serves_decoder_and_encoder():
     plan = DevicePlan(text_encoder=SubmodelPlan("CPU"), unet=SubmodelPlan("NPU"), vae=SubmodelPlan("GPU"))
-    assert [plan.submodel(name).device for name in SUBMODELS] == ["CPU", "NPU", "GPU", "GPU"]
+    names = ("text_encoder", "unet", "vae_decoder", "vae_encoder")
+    assert [plan.submodel(name).device for name in names] == ["CPU", "NPU", "GPU", "GPU"]
 
 
 @pytest.mark.parametrize(

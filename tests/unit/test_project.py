@@ -106,7 +106,7 @@ def environment_variables() -> set[str]:
     """This pack's variables that the code reads: strings, since node ids are not all capitals."""
     ids = set(node_ids().values())
     found = {name for file in sources(*CODE) for name in re.findall(r'"(OVNPU_[A-Z_]+)"', file.read_text("utf-8"))}
-    return {name for name in found if name not in ids and name != "OVNPU_PLAN"}  # the plan's socket type
+    return found - ids - {"OVNPU_PLAN", "OVNPU_MODEL"}  # socket types
 
 
 # --- metadata ---------------------------------------------------------------------------------------------------------
