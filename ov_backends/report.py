@@ -54,6 +54,12 @@ class SubmodelReport:
     torch_reasons: Counter[str] = field(default_factory=Counter)
     notices: list[str] = field(default_factory=list)
     is_quiet: bool = False
+    file: str = ""
+    """The model file's name, where there may be several of them in one run."""
+
+    @property
+    def title(self) -> str:
+        return f"{TITLES[self.name]} {self.file}".strip()
 
     @property
     def steady_ms(self) -> float | None:
@@ -70,11 +76,10 @@ class SubmodelReport:
             self.notices.append(text)
             self.is_quiet = policy == "allow"
             if not self.is_quiet:
-                log.warning("%s: %s", TITLES[self.name], text)
+                log.warning("%s: %s", self.title, text)
 
     def line(self) -> str:
         """This submodel in one line."""
-        title = TITLES[self.name]
         parts = []
         if self.actual_device:
             asked = "" if self._is_as_asked() else f" (asked: {self.requested_device})"
@@ -92,7 +97,7 @@ class SubmodelReport:
         if self.torch_reasons:
             reasons = "; ".join(f"{reason} ({n})" for reason, n in self.torch_reasons.items())
             calls += f", {self.torch_calls} on torch: {reasons}"
-        return f"{title}: {', '.join([*parts, calls])}"
+        return f"{self.title}: {', '.join([*parts, calls])}"
 
     def _is_as_asked(self) -> bool:
         return self.requested_device == "AUTO" or self.actual_device.startswith(self.requested_device)
@@ -128,19 +133,20 @@ class RunReport:
         self._submodels: dict[str, SubmodelReport] = {}
         self._started = time.monotonic()
 
-    def submodel(self, name: str, requested_device: str) -> SubmodelReport:
-        """The report of one of SUBMODELS in this run, made when first asked for."""
-        return self._submodels.setdefault(name, SubmodelReport(name, requested_device))
+    def submodel(self, name: str, requested_device: str, file: str = "") -> SubmodelReport:
+        """The report of one of SUBMODELS in this run, made when first asked for. file: which, of several models."""
+        key = f"{name} {file}".strip()
+        return self._submodels.setdefault(key, SubmodelReport(name, requested_device, file=file))
 
     @property
     def submodels(self) -> list[SubmodelReport]:
         """Those that took part, in the order of SUBMODELS."""
-        return [self._submodels[name] for name in SUBMODELS if name in self._submodels]
+        return sorted(self._submodels.values(), key=lambda submodel: SUBMODELS.index(submodel.name))
 
     @property
     def notices(self) -> list[str]:
         """What the user must see, whatever the policy says of the rest."""
-        return [f"{TITLES[s.name]}: {notice}" for s in self.submodels for notice in s.notices if not s.is_quiet]
+        return [f"{s.title}: {notice}" for s in self.submodels for notice in s.notices if not s.is_quiet]
 
     def line(self) -> str:
         """One line for each submodel, notices first."""
@@ -155,19 +161,17 @@ class RunReport:
         for s in self.submodels:
             cache = f"{s.cache_state} {s.cache_reason}".strip()
             calls = f"{s.openvino_calls} / {s.torch_calls}"
-            cells = [TITLES[s.name], s.actual_device, s.precision, len(s.fallback), cache, s.first_ms, s.steady_ms]
+            cells = [s.title, s.actual_device, s.precision, len(s.fallback), cache, s.first_ms, s.steady_ms]
             texts = [f"{c:.1f}" if isinstance(c, float) else "-" if c in (None, "") else str(c) for c in cells]
             rows.append(f"| {' | '.join([*texts, calls])} |")
-        reasons = [
-            f"- {TITLES[s.name]}: {n} calls on torch: {r}" for s in self.submodels for r, n in s.torch_reasons.items()
-        ]
-        notices = [f"- {TITLES[s.name]}: {notice}" for s in self.submodels for notice in s.notices]
+        reasons = [f"- {s.title}: {n} calls on torch: {r}" for s in self.submodels for r, n in s.torch_reasons.items()]
+        notices = [f"- {s.title}: {notice}" for s in self.submodels for notice in s.notices]
         return "\n".join([*rows, *notices, *reasons])
 
     def as_json(self, versions: Mapping[str, str]) -> dict:
         return {
             "schema": SCHEMA,
-            "submodels": {s.name: s.as_json() for s in self.submodels},
+            "submodels": {f"{s.name} {s.file}".strip(): s.as_json() for s in self.submodels},
             "seconds_total": round(time.monotonic() - self._started, 3),
             "versions": dict(versions),
         }

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,13 +32,14 @@ class Source:
     """Where a submodel's IR comes from.
 
     weights: hash of all tensors as they are now, LoRA included; architecture: what else shapes the graph;
-    convert: makes the dynamic IR, called only when the cache has none.
+    convert: makes the dynamic IR, called only when the cache has none; compress_to_fp16: how its weights are kept.
     """
 
     submodel: str
     weights: str
     architecture: str
     convert: Callable[[], ov.Model]
+    compress_to_fp16: bool = True
 
     @property
     def identity(self) -> dict[str, str]:
@@ -60,7 +62,7 @@ class WeightsFile:
 
 @dataclass(frozen=True)
 class IR:
-    """A dynamic FP16 IR; `read` gives a fresh model each time, which may be reshaped."""
+    """An IR, mostly dynamic and FP16; `read` gives a fresh model each time, which may be reshaped."""
 
     identity: Mapping[str, str]
     read: Callable[[], ov.Model]
@@ -106,7 +108,7 @@ def short_hash(text: str) -> str:
 
 
 def load_or_convert(source: Source, cache: CompileCache, progress: Progress) -> IR:
-    """The IR of `source` from the cache, or converted and kept there with FP16 weights."""
+    """The IR of `source` from the cache, or converted and kept there."""
     title = TITLES[source.submodel]
     identity = source.identity
     with cache.making("ir", identity, lambda: progress(f"Waiting for another process to convert the {title}")):
@@ -117,7 +119,8 @@ def load_or_convert(source: Source, cache: CompileCache, progress: Progress) -> 
         model = with_heartbeat(source.convert, f"Converting the {title} to OpenVINO, once for these weights", progress)
         seconds = time.monotonic() - started
         try:
-            entry = cache.store("ir", identity, lambda folder: _save(model, folder / XML), str(found), seconds)
+            write = partial(_save, model, source.compress_to_fp16)
+            entry = cache.store("ir", identity, write, str(found), seconds)
         except (OSError, RuntimeError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
             log.warning("The converted %s could not be kept in %s: %s", title, cache.root, reason)
@@ -125,10 +128,10 @@ def load_or_convert(source: Source, cache: CompileCache, progress: Progress) -> 
     return _from_entry(entry, str(found), seconds)
 
 
-def _save(model: ov.Model, path: Path) -> None:
+def _save(model: ov.Model, compress_to_fp16: bool, folder: Path) -> None:
     import openvino as ov
 
-    ov.save_model(model, path, compress_to_fp16=True)
+    ov.save_model(model, folder / XML, compress_to_fp16=compress_to_fp16)
 
 
 def _from_entry(entry: Entry, reason: str, convert_s: float) -> IR:

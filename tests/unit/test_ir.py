@@ -197,3 +197,10 @@ def test_an_interrupt_while_converting_stops_there_and_the_next_run_works(cache,
         "Converting the UNet to OpenVINO, once for these weights, 0 s",
     ]
     assert cache.entries() == [] and load(cache).reason == "new" and load(cache).reason == ""
+
+
+def test_weights_are_kept_as_they_are_where_that_is_asked(cache):
+    """A model file's own precision is its owner's choice; FP16 weights cost 1e-4 of each value."""
+    source = Source("model", "b" * 32, "Dense", dense_model, compress_to_fp16=False)
+    exact = load_or_convert(source, cache, lambda text: None)
+    assert error_of(exact) < 1e-6 < 1e-5 < error_of(load(cache))

@@ -33,6 +33,16 @@ def run() -> RunReport:
     return run
 
 
+def test_two_model_files_in_one_run_are_reported_apart():
+    run = RunReport()
+    for file in ("a.onnx", "b.onnx"):
+        run.submodel("model", "CPU", file).openvino_calls = 1
+    run.submodel("model", "CPU", "a.onnx").openvino_calls = 3
+    run.submodel("unet", "CPU")
+    assert list(run.as_json(VERSIONS)["submodels"]) == ["unet", "model a.onnx", "model b.onnx"]
+    assert "model a.onnx: 3 calls on OpenVINO" in run.line() and "| model b.onnx |" in run.markdown()
+
+
 def test_the_json_has_the_schema_that_is_promised(run):
     whole = json.loads(json.dumps(run.as_json(VERSIONS)))
     assert list(whole) == ["schema", "submodels", "seconds_total", "versions"]

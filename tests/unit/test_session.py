@@ -50,6 +50,10 @@ class WatchedModel:
         self.requests: list[WatchedRequest] = []
 
     @property
+    def inputs(self):
+        return self.real.inputs
+
+    @property
     def outputs(self):
         return self.real.outputs
 
@@ -181,3 +185,60 @@ def test_one_failing_request_leaves_none_unwaited_and_the_next_call_works(fails_
     assert [line.split()[1] for line in model.log if line.startswith("wait")] == started
     check(session(given := inputs(3, seed=5))[0], given)
     assert len(model.requests) == 6, "after a lost device the old requests never work again"
+
+
+def typed_model(types: dict[str, ov.Type]) -> WatchedModel:
+    """One input and one output [1, 3] for each type: the output is twice the input, in the same type."""
+    parameters = [ops.parameter([1, 3], kind, name=name) for name, kind in types.items()]
+    doubled = [ops.add(parameter, parameter) for parameter in parameters]
+    for node, name in zip([*parameters, *doubled], [*types, *(f"{name} twice" for name in types)], strict=True):
+        node.output(0).set_names({name})
+    return WatchedModel(ov.Core().compile_model(ov.Model(doubled, parameters), "CPU"))
+
+
+def test_every_common_type_goes_in_and_comes_out_as_it_is():
+    types = {"f32": torch.float32, "f16": torch.float16, "u8": torch.uint8, "i32": torch.int32, "i64": torch.int64}
+    session = Session(typed_model({name: getattr(ov.Type, name) for name in types}), 1)
+    values = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    # given in other types on purpose: a user's int64 ids for an int32 port, say
+    outputs, _ = session({name: values.to(torch.float64) for name in types})
+    for name, dtype in types.items():
+        assert outputs[f"{name} twice"].dtype == dtype
+        assert torch.equal(outputs[f"{name} twice"], (2 * values).to(dtype))
+
+
+def test_large_integers_keep_every_digit():
+    """Through float32 an id of this size would come out as another one. (The CPU plugin has 32-bit integers.)"""
+    ids = torch.tensor([[2**24 + 1, 2**29 + 1, -(2**25) - 1]])
+    outputs, _ = Session(typed_model({"ids": ov.Type.i64}), 1)({"ids": ids})
+    assert torch.equal(outputs["ids twice"], 2 * ids)
+
+
+def test_integers_of_the_right_type_are_shared_without_a_copy():
+    model = typed_model({"ids": ov.Type.i64})
+    given = torch.tensor([[1, 2, 3]])
+    Session(model, 1)({"ids": given})
+    assert model.requests[0].bound["ids"] == given.data_ptr()
+
+
+def test_outputs_without_the_batch_come_whole_from_each_request():
+    """A detector's [boxes, 7] or a single number: their first dimension is not the batch."""
+    x = ops.parameter([1, 2, 3], ov.Type.f32)
+    boxes = ops.reshape(x, ops.constant([3, 2]), False)
+    total = ops.reduce_sum(x, ops.constant([0, 1, 2]))
+    for node, name in zip([x, boxes, total], ("x", "boxes", "total"), strict=True):
+        node.output(0).set_names({name})
+    session = Session(WatchedModel(ov.Core().compile_model(ov.Model([boxes, total], [x]), "CPU")), 1)
+    given = torch.arange(12.0).reshape(2, 2, 3)
+    outputs, _ = session({"x": given})
+    assert torch.equal(outputs["boxes"], given.reshape(6, 2))
+    assert outputs["total"].tolist() == [15.0, 51.0]
+
+
+def test_a_type_that_torch_lacks_is_named():
+    with pytest.raises(InferenceError, match="Port 'x' is of type u4"):
+        x = ops.parameter([1, 2], ov.Type.u4, name="x")
+        x.output(0).set_names({"x"})
+        wide = ops.convert(x, "f32")
+        wide.output(0).set_names({"wide"})
+        Session(WatchedModel(ov.Core().compile_model(ov.Model([wide], [x]), "CPU")), 1)
