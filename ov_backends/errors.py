@@ -15,6 +15,10 @@ class ShapeError(OVNPUError):
     """A shape is dynamic where it must be static, or does not fit the compiled model."""
 
 
+class TensorError(OVNPUError):
+    """A tensor has a layout, a dtype or a size that cannot be used here."""
+
+
 class ConversionError(OVNPUError):
     """A torch module could not be turned into OpenVINO IR."""
 
@@ -37,3 +41,15 @@ class PlanError(OVNPUError):
 
 class FallbackError(OVNPUError):
     """Something would have run elsewhere than asked, and the policy is 'error'."""
+
+
+class CalibrationError(OVNPUError):
+    """Calibration samples are missing, damaged, or belong to another model."""
+
+
+class QuantizeError(OVNPUError):
+    """A model cannot be quantized: it already is, or its layers offer nothing to quantize."""
+
+
+class CompareError(OVNPUError):
+    """Two models cannot be compared: they have nothing in common, or other shapes."""
