@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
 def check() -> int:
     """What is here and what is missing, in under two seconds and without changing anything. Always 0: it is advice."""
     _say("OpenVINO NPU nodes for ComfyUI: checks (nothing is changed)")
-    lines = [*python_lines(), *package_lines(), *npu_lines()]
+    lines = [*python_lines(), *folder_lines(PACK), *package_lines(), *npu_lines()]
     for line in lines:
         _say("  " + line)
     if any("not installed" in line for line in lines):
@@ -106,6 +106,17 @@ def test(options: argparse.Namespace, pytest_arguments: Sequence[str]) -> int:
         process.terminate() if os.name == "nt" else process.send_signal(signal.SIGINT)  # fixtures end their servers
         process.wait()
         raise
+
+
+def folder_lines(pack: Path) -> Iterator[str]:
+    """A folder name that has to be escaped in an address: ComfyUI then finds neither workflows nor help pages."""
+    from urllib.parse import quote
+
+    if quote(pack.name) != pack.name:
+        yield (
+            f"[note] rename the folder {ascii(pack.name)}, such as to ComfyUI-OpenVINO-NPU: with a space or a special "
+            "letter in its name ComfyUI serves neither the example workflows nor the help pages"
+        )
 
 
 def python_lines() -> Iterator[str]:

@@ -57,6 +57,13 @@ def test_check_is_quick_plain_ascii_and_never_fails(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", ["node pack", "Knoten-für-NPU"])
+def test_check_names_a_folder_that_comfyui_cannot_serve(name):
+    (line,) = install.folder_lines(Path("custom_nodes") / name)
+    assert line.isascii() and "rename the folder" in line
+    assert list(install.folder_lines(Path("my custom nodes") / "ComfyUI-OpenVINO-NPU")) == []
+
+
 def test_check_works_without_any_installed_package():
     """ComfyUI-Manager may run it before the requirements are there: -S leaves only the standard library."""
     command = [sys.executable, "-I", "-S", str(PACK / "install.py")]
