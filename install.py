@@ -114,7 +114,7 @@ def folder_lines(pack: Path) -> Iterator[str]:
 
     if quote(pack.name) != pack.name:
         yield (
-            f"[note] rename the folder {ascii(pack.name)}, such as to ComfyUI-OpenVINO-NPU: with a space or a special "
+            f"[note] rename the folder {pack.name!a}, such as to ComfyUI-OpenVINO-NPU: with a space or a special "
             "letter in its name ComfyUI serves neither the example workflows nor the help pages"
         )
 
