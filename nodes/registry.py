@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from .apply import CLIP, VAE, Model
 from .loaders import LoadFolder
+from .models import LoadModel, RunModel
 from .precision import Plans
 from .report import Report
 from .samplers import KSampler, KSamplerAdvanced
 
-NODES = (KSampler, KSamplerAdvanced, Model, CLIP, VAE, Plans, LoadFolder, Report)
+NODES = (KSampler, KSamplerAdvanced, Model, CLIP, VAE, Plans, LoadFolder, Report, LoadModel, RunModel)
