@@ -8,5 +8,6 @@ from .models import LoadModel, RunModel
 from .precision import Plans
 from .report import Report
 from .samplers import KSampler, KSamplerAdvanced
+from .upscale import Upscale
 
-NODES = (KSampler, KSamplerAdvanced, Model, CLIP, VAE, Plans, LoadFolder, Report, LoadModel, RunModel)
+NODES = (KSampler, KSamplerAdvanced, Model, CLIP, VAE, Plans, LoadFolder, Upscale, Report, LoadModel, RunModel)

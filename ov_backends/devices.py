@@ -32,6 +32,8 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     "vae_encoder": ("GPU", "CPU"),
     # A file of the user's, mostly a vision network: regular convolutions, one fixed shape.
     "model": ("NPU", "GPU", "CPU"),
+    # Convolutions on many tiles of one static shape: the NPU's best case.
+    "upscaler": ("NPU", "GPU", "CPU"),
 }
 
 _WIDGET_CHOICES = (AUTO, "CPU", "GPU", "NPU", "GPU.0", "GPU.1", "GPU.2", "GPU.3")

@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields, replace
 
 from .errors import PlanError
 
-SUBMODELS = ("text_encoder", "unet", "vae_decoder", "vae_encoder", "model")
-"""Names in reports, cache entries and messages. model: a model file of any kind, with a plan of its own."""
+SUBMODELS = ("text_encoder", "unet", "vae_decoder", "vae_encoder", "model", "upscaler")
+"""Names in reports, cache entries and messages. model: a model file of any kind; it and the upscaler have own plans."""
 
 PRECISIONS = ("auto", "fp32", "fp16", "bf16")
 """Precision of the arithmetic. auto: fp16 on NPU and GPU, fp32 on CPU."""
@@ -21,6 +21,7 @@ TITLES = {
     "vae_decoder": "VAE decoder",
     "vae_encoder": "VAE encoder",
     "model": "model",
+    "upscaler": "upscaler",
 }
 
 

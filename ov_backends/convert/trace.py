@@ -50,6 +50,9 @@ def trace(module: torch.nn.Module, inputs: Sequence[TraceInput], outputs: Sequen
             )
     except Exception as error:  # any operator's converter may raise anything
         raise ConversionError(f"The {title} could not be converted to OpenVINO IR: {_first_line(error)}") from error
+    # an output's tensor would get names from inside as well, where a pass drops the operator between the two
+    for output in (output for node in model.get_ops() for output in node.outputs()):
+        output.get_tensor().set_names(set())
     for ports, names in ((model.inputs, [i.name for i in inputs]), (model.outputs, list(outputs))):
         if len(ports) != len(names):
             raise ConversionError(f"The traced {title} has {len(ports)} ports where {names} were expected.")

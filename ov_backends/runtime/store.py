@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from functools import lru_cache
 
 from ..compiler.cache import CompileCache, default_limit_bytes, default_root
@@ -25,12 +25,15 @@ class SubmodelStore:
         self.cache = cache
         self.kept_bytes = int(KEPT_SHARE * psutil.virtual_memory().total) if kept_bytes is None else kept_bytes
         self._submodels: OrderedDict[tuple, Submodel] = OrderedDict()
+        self._dropped: deque[str] = deque()
         self._lock = threading.Lock()
 
     def get(self, source: Source, plan: SubmodelPlan, policy: str, static: bool = True) -> Submodel:
         """The submodel for `source` under `plan`, made when first asked for."""
         key = (source.submodel, source.architecture, source.weights, plan, policy, static)
         with self._lock:
+            while self._dropped:
+                self._drop(self._dropped.popleft())
             if key not in self._submodels:
                 while self._submodels and self._held_bytes() > self.kept_bytes:
                     self._submodels.popitem(last=False)
@@ -44,8 +47,15 @@ class SubmodelStore:
     def release(self, weights: str) -> None:
         """Drop everything compiled from `weights`."""
         with self._lock:
-            for key in [k for k in self._submodels if k[2] == weights]:
-                del self._submodels[key]
+            self._drop(weights)
+
+    def release_soon(self, weights: str) -> None:
+        """The same, but not before the next `get`: for finalizers, which may run while this thread holds the lock."""
+        self._dropped.append(weights)
+
+    def _drop(self, weights: str) -> None:
+        for key in [k for k in self._submodels if k[2] == weights]:
+            del self._submodels[key]
 
 
 @lru_cache(maxsize=1)

@@ -17,8 +17,17 @@ from comfyui_source import requirement_lines, requirement_name
 
 PACK = Path(__file__).parents[2]
 CODE = ("ov_backends", "nodes")
-OWNED_BY_COMFYUI = {"torch", "torchvision", "torchaudio", "numpy", "transformers", "tokenizers", "huggingface-hub"}
-COMFYUI_MODULES = {"comfy", "comfy_api", "comfy_execution", "folder_paths", "nodes", "server"}
+OWNED_BY_COMFYUI = {
+    "torch",
+    "torchvision",
+    "torchaudio",
+    "numpy",
+    "transformers",
+    "tokenizers",
+    "huggingface-hub",
+    "spandrel",
+}
+COMFYUI_MODULES = {"comfy", "comfy_api", "comfy_execution", "comfy_extras", "folder_paths", "nodes", "server"}
 LAYERS = {"errors": 0, "graph": 2, "convert": 2, "compiler": 3, "runtime": 4, "quantize": 4}
 """Rank of each part of ov_backends: it imports from its own rank and below. Other modules are of rank 1."""
 TOP_LAYER = {"__main__", "bench"}
