@@ -83,19 +83,6 @@ def reshape(model: ov.Model, shapes: Shapes, title: str) -> None:
         ) from error
 
 
-def require_shapes(model: ov.Model, title: str, device: str) -> None:
-    """Raise ShapeError, with the option to type, if `model` has free dimensions and `device` takes none."""
-    dynamic = [port for port in model.inputs if port.get_partial_shape().is_dynamic]
-    if not devices.is_npu(device) or not dynamic:
-        return
-    found = ", ".join(f"'{port.get_any_name()}' {port.get_partial_shape()}" for port in dynamic)
-    option = " ".join(f"{port.get_any_name()}={_example_shape(port.get_partial_shape())}" for port in dynamic)
-    raise ShapeError(
-        f"{title} leaves dimensions open ({found}); the NPU needs every dimension fixed. Give the size that you use, "
-        f"for example: --shape {option}"
-    )
-
-
 def _read_path(path: Path, may_import: bool) -> ov.Model:
     kinds = ", ".join([*FORMATS, "a SavedModel folder", *(["module:function"] if may_import else [])])
     if not path.exists():
@@ -215,13 +202,6 @@ def _name_ports(model: ov.Model) -> None:
     for index, port in enumerate(model.outputs):
         if not port.get_names():
             port.get_tensor().set_names({f"output{index}"})
-
-
-def _example_shape(shape: ov.PartialShape) -> str:
-    """Batch 1, pictures of 640x640, sequences of 128."""
-    free = 640 if len(shape) == 4 else 128
-    lengths = [d.get_length() if d.is_static else 1 if index == 0 else free for index, d in enumerate(shape)]
-    return f"[{','.join(map(str, lengths))}]"
 
 
 def _first_line(error: BaseException) -> str:

@@ -9,8 +9,9 @@ import numpy as np
 import openvino as ov
 import pytest
 from ovpack.ov_backends import devices
-from ovpack.ov_backends.convert.file import read_file, require_shapes
+from ovpack.ov_backends.convert.file import read_file
 from ovpack.ov_backends.errors import ConversionError, ShapeError
+from ovpack.ov_backends.tensors import format_shapes, parse_shapes
 from shipped_models import MAGIKA, SILERO
 from small_models import WIDTH, dense_expected, dense_input, dense_model
 
@@ -170,13 +171,21 @@ def test_a_shape_for_an_unknown_input_or_of_a_wrong_size_is_refused(ir):
         read_file(str(ir), {"x": (1, 3)})
 
 
-def test_free_dimensions_are_refused_for_the_npu_with_the_option_to_type():
-    model = read_file(str(MAGIKA))
-    with pytest.raises(ShapeError, match=r"--shape bytes=\[1,2048\]") as caught:
-        require_shapes(model, "model.onnx", "NPU")
-    assert "'bytes' [?,2048]" in str(caught.value)
-    require_shapes(model, "model.onnx", "CPU")
-    require_shapes(read_file(str(MAGIKA), {"bytes": (1, 2048)}), "model.onnx", "NPU")
+@pytest.mark.parametrize(
+    "shapes", [{}, {"x": (1, 3, 224, 224), "y": (1, 77)}, {"serving/x:0": (1, -1)}, {"scalar": ()}]
+)
+def test_shapes_are_read_as_they_are_written(shapes):
+    assert parse_shapes(format_shapes(shapes)) == shapes
+
+
+def test_spaces_and_question_marks_are_welcome_in_a_shape():
+    assert parse_shapes("x = [1, 3, ?, -1]  y=[2]") == {"x": (1, 3, -1, -1), "y": (2,)}
+
+
+@pytest.mark.parametrize("text", ["x", "x=1,3", "x=[a]", "x=[0,1]", "x=[1.5]", "[1,3]", "x=[1] x=[2]"])
+def test_what_is_no_shape_is_refused(text):
+    with pytest.raises(ShapeError, match=r"is no shape; write name=\[n,n,...\]|is given two shapes"):
+        parse_shapes(text)
 
 
 # TensorFlow's files, written without TensorFlow: fields of protocol buffers, by the numbers of its .proto files.
