@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
@@ -28,6 +29,7 @@ from ovpack.ov_backends.runtime.store import SubmodelStore
 from PIL import Image, ImageDraw, ImageFont
 from shipped_models import MAGIKA, SILERO, shipped
 
+PACK = Path(__file__).parents[2]
 ANGLE = shipped("rapidocr-onnxruntime", "ch_ppocr_mobile_v2.0_cls_infer.onnx")
 """Is a line of text upside down: x [?, 3, ?, ?] -> [?, 2], probabilities of 0 and 180 degrees. Made for 48x192."""
 DETECTOR = shipped("rapidocr-onnxruntime", "ch_PP-OCRv4_det_infer.onnx")
@@ -571,3 +573,88 @@ def test_a_new_process_finds_the_compiled_model(pack, tmp_path, monkeypatch):
     assert (first.report["cache"]["state"], second.report["cache"]["state"]) == ("miss", "hit")
     assert values(first).tolist() == values(second).tolist()
     assert run(pack, load(pack, "mean.xml"), photo(8, 8), mean="0.1").report["cache"]["state"] == "miss"
+
+
+# The bundled workflow
+
+
+@pytest.fixture
+def executor(pack, monkeypatch):
+    """ComfyUI's own executor, with this pack's two nodes and those of the workflow. Its messages are in `sent`."""
+    import execution
+    from comfy_extras import nodes_preview_any
+
+    import nodes
+
+    ours = {node.GET_SCHEMA().node_id: node for node in (pack.models.LoadModel, pack.models.RunModel)}
+    for name, node in {**nodes_preview_any.NODE_CLASS_MAPPINGS, **ours}.items():
+        monkeypatch.setitem(nodes.NODE_CLASS_MAPPINGS, name, node)
+    sent: list[tuple[str, dict]] = []
+    server = SimpleNamespace(
+        client_id="test", last_node_id=None, send_sync=lambda event, data, to: sent.append((event, data))
+    )
+
+    def execute(prompt: dict) -> dict[str, dict]:
+        """What each node shows, by node id."""
+        is_valid, error, outputs, node_errors = asyncio.run(execution.validate_prompt("p", prompt, None))
+        assert is_valid, (error, node_errors)
+        execution.PromptExecutor(server, False, {"lru": 0, "ram": 0}).execute(
+            prompt, "p", {"client_id": "test"}, outputs
+        )
+        return {data["node"]: data["output"] for event, data in sent if event == "executed"}
+
+    return SimpleNamespace(execute=execute, sent=sent)
+
+
+def bundled() -> dict:
+    return json.loads((PACK / "workflows" / "api" / "classify_image.json").read_text(encoding="utf-8"))
+
+
+def test_the_readmes_classifier_runs_in_the_bundled_workflow(pack, executor, tmp_path, monkeypatch):
+    import folder_paths
+    from torchvision.models import MobileNet_V3_Small_Weights, mobilenet_v3_small
+
+    block = re.search(r"```python\n(from pathlib.*?)```", (PACK / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    # no network in tests: weights that are as good as any for finding out whether it runs
+    weights = mobilenet_v3_small().state_dict()
+    monkeypatch.setattr(MobileNet_V3_Small_Weights, "get_state_dict", lambda *_, **__: weights)
+    monkeypatch.chdir(tmp_path)
+    with torch.inference_mode(False):
+        exec(compile(block.group(1), "README.md", "exec"), {})  # noqa: S102
+    monkeypatch.setitem(folder_paths.folder_names_and_paths, "openvino", ([str(tmp_path / "models/openvino")], set()))
+    prompt = bundled()
+    prompt["3"]["inputs"]["device"] = "CPU"
+    shown = executor.execute(prompt)
+    info = shown["4"]["text"][0]
+    assert "classifier.xml: OpenVINO IR" in info and "1000 labels, from 'tench'" in info and "[1,3,224,224]" in info
+    (answer,) = json.loads(shown["5"]["text"][0])["images"]
+    categories = MobileNet_V3_Small_Weights.DEFAULT.meta["categories"]
+    assert [c["label"] for c in answer["classes"]] == [categories[c["index"]] for c in answer["classes"]]
+    assert len(answer["classes"]) == 5 and "| model classifier.xml | CPU | fp32 |" in shown["6"]["text"][0]
+    assert shown["3"]["text"][0].startswith(answer["classes"][0]["label"])
+
+
+def test_a_node_that_wants_the_image_of_a_classifier_is_stopped_and_the_others_run(pack, executor):
+    save(Mean(), pack.folder / "mean.xml", (1, 3, 8, 8))
+    prompt = bundled()
+    prompt["1"]["inputs"]["model"] = "mean.xml"
+    prompt["7"] = {"class_type": "PreviewImage", "inputs": {"images": ["3", 0]}}
+    shown = executor.execute(prompt)
+    assert "7" not in shown and json.loads(shown["5"]["text"][0])["model"] == "mean.xml"
+    (error,) = (data for event, data in executor.sent if event == "execution_error")
+    assert "mean.xml gives no image" in error["exception_message"] and error["node_id"] == "7"
+
+
+def test_the_workflow_for_the_canvas_is_the_one_for_the_api(comfy):
+    """Each widget in the order of the schema, each link where the API has it."""
+    canvas = json.loads((PACK / "workflows" / "classify_image.json").read_text(encoding="utf-8"))
+    nodes = {str(node["id"]): node for node in canvas["nodes"] if node["type"] != "MarkdownNote"}
+    links = {link[0]: [str(link[1]), link[2]] for link in canvas["links"]}
+    api = bundled()
+    assert nodes.keys() == api.keys()
+    for number, node in nodes.items():
+        values = iter(node.get("widgets_values", []))
+        given = {i["name"]: next(values) if "widget" in i else links[i["link"]] for i in node["inputs"]}
+        given.pop("upload", None)
+        assert (node["type"], given) == (api[number]["class_type"], api[number]["inputs"])
+    assert (PACK / "workflows" / "classify_image.jpg").read_bytes()[:2] == b"\xff\xd8"
