@@ -279,9 +279,10 @@ def test_a_size_that_a_model_of_open_sizes_cannot_take_is_explained(pack):
 # Pixels
 
 
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("order", ["RGB", "BGR"])
-@pytest.mark.parametrize("scale", [1.0, 255.0])
+@pytest.mark.parametrize(
+    ("layout", "order", "scale"),
+    [("NCHW", "RGB", 1.0), ("NCHW", "BGR", 255.0), ("NHWC", "RGB", 255.0), ("NHWC", "BGR", 1.0)],
+)
 def test_the_model_gets_pixels_as_the_widgets_say(pack, layout, order, scale):
     image = photo(8, 12)
     shape, axes = ((1, 3, 8, 12), (2, 3)) if layout == "NCHW" else ((1, 8, 12, 3), (1, 2))
