@@ -115,7 +115,8 @@ def test_nan_and_infinity_are_counted_and_left_out_of_the_rest(values, dtype):
     assert info.nan == int(tensor.isnan().sum()) and info.inf == int(tensor.isinf().sum())
     if finite.numel():
         assert (info.minimum, info.maximum) == (finite.min(), finite.max())
-        assert math.isclose(info.mean, finite.mean(), rel_tol=1e-9, abs_tol=1e-30)
+        # large values of both signs cancel, and the order of the sum decides what is left
+        assert abs(info.mean - float(finite.mean())) <= 1e-12 * float(finite.abs().max())
     else:
         assert info.mean is None
 

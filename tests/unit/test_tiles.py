@@ -68,7 +68,7 @@ def test_tiles_have_one_size_cover_the_image_and_overlap_enough(tiling):
         assert fewer == 0 or fewer * (tile - tiling.overlap) + tiling.overlap < size, "no more tiles than needed"
 
 
-@few
+@settings(max_examples=30, deadline=None)
 @given(tilings(), st.sampled_from([1, 2]))
 def test_the_weights_of_the_tiles_sum_to_one_everywhere(tiling, scale):
     """Tile i alone is all ones, the others are zeros: what comes out is its weight at each pixel."""
