@@ -140,9 +140,10 @@ class ImageModel:
             outputs = self._submodel.run({self.input.name: image.contiguous()}, report, progress)
         except InferenceError as error:
             height, width = image.shape[1:3]
+            fixed = suggest_shapes(self.file.model, height, width)
+            advice = f" If it takes certain sizes only, enter one in shapes of Load Model: {fixed}" if fixed else ""
             raise InferenceError(
-                f"{self.file.name} failed on an image of {width}x{height}: {_last_line(error)}. If the model takes "
-                f"certain sizes only, enter one in shapes of Load Model: {self.input.name}=[1,...]"
+                f"{self.file.name} failed on an image of {width}x{height}: {_last_line(error).rstrip('.')}.{advice}"
             ) from error
         for name, tensor in outputs.items():
             if tensor.is_floating_point() and tensor.isnan().any():
