@@ -53,3 +53,11 @@ class QuantizeError(OVNPUError):
 
 class CompareError(OVNPUError):
     """Two models cannot be compared: they have nothing in common, or other shapes."""
+
+
+class UseError(OVNPUError):
+    """Options of the command line that contradict each other, or that lack something."""
+
+
+class FigureError(OVNPUError):
+    """A picture cannot be drawn because what draws it is not installed."""

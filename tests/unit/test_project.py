@@ -175,7 +175,8 @@ def test_requirements_are_lower_bounds_of_packages_that_are_not_comfyuis():
 
 
 def test_every_package_that_the_code_imports_is_required_or_comfyuis():
-    required = {requirement_name(line).replace("-", "_") for line in requirement_lines(PACK / "requirements.txt")}
+    files = [PACK / "requirements.txt", PACK / "requirements-extras.txt"]
+    required = {requirement_name(line).replace("-", "_") for file in files for line in requirement_lines(file)}
     known = required | COMFYUI_MODULES | OWNED_BY_COMFYUI | set(sys.stdlib_module_names)
     for file in [PACK / "__init__.py", *sources(*CODE)]:
         unknown = absolute_imports(file) - known
