@@ -97,7 +97,14 @@ def measure_layers(
     device = devices.resolve(device, "model", "error").device
     chosen, _ = resolve_precision(precision, device)
     compiled, _ = compile_for(model, device, chosen, "LATENCY", progress, PERF_COUNT="YES")
-    ready = Ready(compiled, random_inputs(model) if inputs is None else inputs)
+    return time_layers(model, compiled, random_inputs(model) if inputs is None else inputs, progress)
+
+
+def time_layers(
+    model: ov.Model, compiled: ov.CompiledModel, inputs: Mapping[str, np.ndarray], progress: Progress = log_progress
+) -> LayerTimes:
+    """The same for a model that is compiled already, with PERF_COUNT on. inputs: contiguous, of the ports' types."""
+    ready = Ready(compiled, inputs)
     ready()
     times: dict[str, list[float]] = defaultdict(list)
     kinds: dict[str, tuple[str, str]] = {}
