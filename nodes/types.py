@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import comfy.samplers
 from comfy_api.latest import io
 
@@ -33,10 +35,10 @@ def device_input(name: str, what: str, default: str = "AUTO") -> io.Input:
     )
 
 
-def precision_input(name: str, what: str) -> io.Input:
+def precision_input(name: str, what: str, choices: Sequence[str] = PRECISIONS) -> io.Input:
     return io.Combo.Input(
         name,
-        options=list(PRECISIONS),
+        options=list(choices),
         default="auto",
         tooltip=f"Arithmetic of {what}. auto: fp16 on NPU and GPU, fp32 on CPU.",
     )

@@ -28,6 +28,9 @@ SIZES = ("resize", "pad", "tile", "none")
 """How an image comes to the size that the model takes: stretched; shrunk or enlarged to fit, the rest black; cut into
 tiles that overlap, for models that give an image; not at all."""
 
+PRECISIONS = ("auto", "fp32", "fp16", "bf16")
+"""Of a model file's arithmetic; what is quantized in the file runs quantized whatever is chosen."""
+
 TILE_OVERLAP = 8
 """Tiles overlap by this part of their shorter side."""
 
