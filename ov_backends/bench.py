@@ -6,16 +6,18 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from . import devices
 from .compiler.precision import actual_precision, precision_property, resolve_precision
-from .errors import CompileError, InferenceError
+from .errors import CompileError, InferenceError, PlanError
 from .inputs import random_inputs
 from .memory import Memory, MemoryWatch
 from .peaks import Theory, compare_with_peak
+from .plan import QUANTIZED
 from .progress import Progress, log_progress, with_heartbeat
+from .quantize.scope import is_quantized
 from .tensors import require_static
 from .timing import Statistics, is_warm, milliseconds, relative_spread, summarize, uncertainty
 
@@ -250,27 +252,41 @@ def benchmark_model(
     """Compile `model` for `device` and time it, one request at a time and several.
 
     inputs: input name -> array of the port's type; random where none are given, then every shape must be static. They
-    are handed over once and lie ready: preparing them is not timed. precision: one of plan.PRECISIONS. limits.seconds
-    is shared by both measurements. Without the peak figures of the device there is no `theory`.
+    are handed over once and lie ready: preparing them is not timed. precision: one of plan.PRECISIONS; nothing is
+    quantized here, and a model that is quantized counts as that. limits.seconds is shared by both measurements.
+    Without the peak figures of the device there is no `theory`.
     """
     device = devices.resolve(device, "model", "error").device
     if devices.is_npu(device):
         require_static(model, "the NPU", batch_one=False)
     arrays = random_inputs(model) if inputs is None else _contiguous(inputs)
     chosen, reason = resolve_precision(precision, device)
-    name, half = (
-        model.get_friendly_name(),
-        Limits(limits.seconds / 2, limits.iterations, limits.least, limits.tolerance),
-    )
+    half = replace(limits, seconds=limits.seconds / 2)
+    name, kind = model.get_friendly_name(), quantized_as(model)
+    if precision in QUANTIZED and precision != kind:
+        raise PlanError(
+            f"{name} is {kind or 'not quantized'}, so it cannot be measured in {precision}. Quantize it first: "
+            "python -m ov_backends quantize"
+        )
     with MemoryWatch() as watch:
         compiled, compile_s = compile_for(model, device, chosen, "LATENCY", progress)
         one = benchmark(Ready(compiled, arrays), half, progress, f"Measuring {name}, one at a time")
         many = _benchmark_many(model, device, chosen, arrays, half, progress)
         memory = watch.memory
     sized = _at_sizes_of(model, arrays)
-    actual = actual_precision(compiled, chosen)
+    actual = kind or actual_precision(compiled, chosen)
     theory = compare_with_peak(sized, device, actual, one.steady.median_s, progress)
     return Benchmark(name, devices.label(device), actual, reason, compile_s, one, many, memory, theory)
+
+
+def quantized_as(model: ov.Model) -> str:
+    """One of plan.QUANTIZED by what is in the model; "" for one that is not quantized."""
+    if any(node.get_type_name() == "FakeQuantize" for node in model.get_ops()):
+        return "int8"
+    found = is_quantized(model)
+    if not found:
+        return ""
+    return "int4-weights" if found.endswith(("4", "f4e2m1")) else "int8-weights"
 
 
 def compile_for(

@@ -93,7 +93,7 @@ def diagnose(
 
 def operators_elsewhere(model: ov.Model, compiled: ov.CompiledModel, device: str, times: LayerTimes) -> Step:
     """Do operators run elsewhere than on the device, or there by slow generic code?"""
-    question = f"Operators off {devices.label(device)}?"
+    question = f"Operators off {devices.label(device)}, or in slow generic code there?"
     told = compiled.get_property("EXECUTION_DEVICES")
     where = [told] if isinstance(told, str) else list(told)  # the NPU's plugin gives one name
     placement = _placement(model, device, where)
@@ -108,7 +108,7 @@ def operators_elsewhere(model: ov.Model, compiled: ov.CompiledModel, device: str
         return Step(question, "yes", evidence, "Move them out of the model, or replace them by operators that it has.")
     count = f"all {sum(placement.devices.values())} operators run there (EXECUTION_DEVICES {', '.join(where)})"
     engines = _engines(times)
-    generic = [layer for layer in times.layers if layer.kernel.startswith(_GENERIC)]
+    generic = [layer for layer in times.slowest(len(times.layers)) if layer.kernel.startswith(_GENERIC)]
     share = sum(layer.seconds for layer in generic) / (times.seconds or 1)
     if share >= NOTABLE_SHARE:
         names = _listed([f"{layer.type} '{layer.operator}'" for layer in generic])
@@ -187,7 +187,8 @@ def recommend(theory: Theory | None, device: str, medians_s: Mapping[str, float]
     if theory is None:
         return f"The peak figures of {device} are not known; compare with another device."
     if theory.is_small:
-        return f"Compare with the CPU, which may win.{_why_small(theory)}"
+        first = "No other device will gain much." if device == "CPU" else "Compare with the CPU, which may win."
+        return f"{first}{_why_small(theory)}"
     used = max(theory.macs_used, theory.memory_used)
     if used >= GOOD_USE:
         limit = "memory" if theory.is_bound_by_memory else "arithmetic"

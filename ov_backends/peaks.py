@@ -171,11 +171,12 @@ class Theory:
     def text(self) -> str:
         limit = "memory" if self.is_bound_by_memory else "arithmetic"
         need = f"{self.macs / 1e9:.3g} GMAC and at least {self.least_bytes / 1e6:.3g} MB"
+        cached = ", more than the memory gives, so it stays in the caches" if self.memory_used > 1 else ""
         return (
             f"theory: {need} need {milliseconds(self.ideal_s)} ({limit} is the limit; {milliseconds(self.unfused_s)} "
             f"if every tensor went through memory); measured {milliseconds(self.measured_s)}, "
             f"{self.measured_s / self.ideal_s:.1f} times that; used: {self.macs_used:.1%} of the MACs, "
-            f"{self.memory_used:.1%} of the bandwidth; {self.peak}"
+            f"{self.memory_used:.1%} of the bandwidth{cached}; {self.peak}"
         )
 
     def as_json(self) -> dict:

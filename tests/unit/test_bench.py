@@ -13,7 +13,7 @@ import pytest
 from openvino import opset13 as ops
 from ovpack.ov_backends import bench
 from ovpack.ov_backends.bench import Limits, benchmark, benchmark_model, interleaved
-from ovpack.ov_backends.errors import CompileError, DeviceError, ShapeError, TensorError
+from ovpack.ov_backends.errors import CompileError, DeviceError, PlanError, ShapeError, TensorError
 from ovpack.ov_backends.inputs import random_inputs
 from ovpack.ov_backends.memory import MemoryWatch
 from ovpack.ov_backends.timing import is_warm, median_interval, quantile, summarize, uncertainty
@@ -226,6 +226,34 @@ def test_the_models_own_inputs_are_used_whatever_their_strides():
     inputs = {"x": grid.T}
     found = benchmark_model(dense_model(), "CPU", inputs, "fp32", SHORT, quiet)
     assert found.theory.macs == 3 * WIDTH * WIDTH
+
+
+def quantized(kind: str) -> ov.Model:
+    """x [1, 64] times a matrix that is stored in `kind`, with quantized activations for int8."""
+    x = ops.parameter([1, WIDTH], ov.Type.f32, name="x")
+    x.output(0).set_names({"x"})
+    stored = np.random.default_rng(0).integers(-7, 8, (WIDTH, WIDTH)).astype(np.int8)
+    element = ov.Type.i4 if kind == "int4-weights" else ov.Type.i8
+    weights = ops.multiply(ops.convert(ops.constant(stored, element), "f32"), ops.constant(np.float32(0.1)))
+    low, high = (ops.constant(np.float32(edge)) for edge in (-3, 3))
+    factor = ops.fake_quantize(x, low, high, low, high, 256) if kind == "int8" else x
+    return ov.Model([ops.matmul(factor, weights, False, False)], [x], kind)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int8-weights", "int4-weights"])
+def test_a_quantized_model_counts_as_that(kind):
+    model = quantized(kind)
+    assert bench.quantized_as(model) == kind
+    found = benchmark_model(model, "CPU", limits=SHORT, progress=quiet)
+    assert found.precision == kind
+    assert found.theory.peak.arithmetic == ("int8" if kind == "int8" else found.theory.peak.arithmetic)
+    bits = 4 if kind == "int4-weights" else 8
+    assert WIDTH * WIDTH * bits / 8 < found.theory.least_bytes < 1.3 * WIDTH * WIDTH * bits / 8
+
+
+def test_a_float_model_is_not_measured_as_a_quantized_one():
+    with pytest.raises(PlanError, match="dense is not quantized, so it cannot be measured in int8. Quantize it first"):
+        benchmark_model(sized(), "CPU", precision="int8", limits=SHORT, progress=quiet)
 
 
 def test_what_cannot_be_measured_is_said(emulated_npu):

@@ -67,6 +67,11 @@ def test_utilisation_is_the_ideal_share_of_the_measured_time():
     assert found.as_json()["bound"] == "arithmetic" and found.as_json()["peak"]["name"] == "a device"
 
 
+def test_a_model_faster_than_its_memory_is_said_to_stay_in_the_caches():
+    assert "140.0% of the bandwidth, more than the memory gives" in theory(10**6, 7 * 10**6, 10**7, 1e-4).text()
+    assert "caches" not in theory(10**6, 10**6, 10**7, 1e-4).text()
+
+
 # Published figures
 
 
