@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -71,9 +71,6 @@ def seconds_around(
     compiled: ov.CompiledModel, inputs: Mapping[str, np.ndarray], limits: Limits, progress: Progress = log_progress
 ) -> float:
     """What handing over inputs and copying outputs adds to an inference, as in the usual `compiled(inputs)`."""
-    candidates = {"bare": Ready(compiled, inputs), "call": lambda: compiled(inputs)}
-    medians = {
-        name: timing.steady.median_s
-        for name, timing in interleaved(candidates, limits, progress, "Measuring the time around it").timings.items()
-    }
-    return max(0.0, medians["call"] - medians["bare"])
+    candidates: dict[str, Callable[[], object]] = {"bare": Ready(compiled, inputs), "call": lambda: compiled(inputs)}
+    timings = interleaved(candidates, limits, progress, "Measuring the time around it").timings
+    return max(0.0, timings["call"].steady.median_s - timings["bare"].steady.median_s)
