@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from .apply import CLIP, VAE, Model
+from .calibrate import Calibrate
 from .loaders import LoadFolder
 from .models import LoadModel, RunModel
 from .precision import Plans
 from .report import Report
 from .samplers import KSampler, KSamplerAdvanced
+from .tools import Benchmark
 from .upscale import Upscale
 
-NODES = (KSampler, KSamplerAdvanced, Model, CLIP, VAE, Plans, LoadFolder, Upscale, Report, LoadModel, RunModel)
+NODES = (
+    KSampler,
+    KSamplerAdvanced,
+    Model,
+    CLIP,
+    VAE,
+    Plans,
+    Calibrate,
+    LoadFolder,
+    Upscale,
+    Report,
+    LoadModel,
+    RunModel,
+    Benchmark,
+)

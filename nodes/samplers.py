@@ -16,7 +16,8 @@ def _placed(model, plan: DevicePlan | None):
     return place_unet(model, plan or DevicePlan())
 
 
-def _output(latent) -> io.NodeOutput:
+def sampled(latent) -> io.NodeOutput:
+    """A sampler's outputs: the latent and the report, which is also shown on the node."""
     report = host.current_report()
     return io.NodeOutput(latent, report.markdown(), ui=host.report_ui(report))
 
@@ -38,7 +39,7 @@ class KSampler(io.ComfyNode):
         from nodes import KSampler as Stock
 
         (latent,) = Stock().sample(_placed(model, plan), **sampling)
-        return _output(latent)
+        return sampled(latent)
 
 
 class KSamplerAdvanced(io.ComfyNode):
@@ -58,4 +59,4 @@ class KSamplerAdvanced(io.ComfyNode):
         from nodes import KSamplerAdvanced as Stock
 
         (latent,) = Stock().sample(_placed(model, plan), **sampling)
-        return _output(latent)
+        return sampled(latent)

@@ -9,8 +9,11 @@ from .errors import PlanError
 SUBMODELS = ("text_encoder", "unet", "vae_decoder", "vae_encoder", "model", "upscaler")
 """Names in reports, cache entries and messages. model: a model file of any kind; it and the upscaler have own plans."""
 
-PRECISIONS = ("auto", "fp32", "fp16", "bf16")
-"""Precision of the arithmetic. auto: fp16 on NPU and GPU, fp32 on CPU."""
+QUANTIZED = ("int8", "int8-weights", "int4-weights")
+"""int8: weights and activations, calibrated on recorded calls. The other two: only the weights are stored so."""
+
+PRECISIONS = ("auto", "fp32", "fp16", "bf16", *QUANTIZED)
+"""Precision of the arithmetic. auto: int8 for the UNet on the NPU; else fp16 on NPU and GPU, fp32 on CPU."""
 
 POLICIES = ("warn", "error", "allow")
 """When something cannot run where it was asked to: warn and go on, stop with an error, or go on and only report it."""

@@ -42,6 +42,9 @@ class SubmodelReport:
     convert_s: float = 0.0
     compile_s: float = 0.0
     import_s: float = 0.0
+    quantize_s: float = 0.0
+    quantization: dict = field(default_factory=dict)
+    """Of a quantized submodel: what the accuracy gate measured and which layers stay in floating point."""
     conversions: int = 0
     compilations: int = 0
     """Compilations of this submodel in this process, in this run and before."""
@@ -83,11 +86,12 @@ class SubmodelReport:
         parts = []
         if self.actual_device:
             asked = "" if self._is_as_asked() else f" (asked: {self.requested_device})"
-            parts.append(f"{self.actual_device}{asked} {self.precision}")
+            accuracy = f" ({self.quantization['text']})" if self.quantization.get("used") else ""
+            parts.append(f"{self.actual_device}{asked} {self.precision}{accuracy}")
             fallen = Counter(operator.type for operator in self.fallback)
             parts.append("fell back: " + ", ".join(f"{n} {t}" for t, n in fallen.items()) if fallen else "no fallback")
             parts.append(f"cache {self.cache_state}" + (f" ({self.cache_reason})" if self.cache_reason else ""))
-            prepared = self.convert_s + self.compile_s + self.import_s
+            prepared = self.convert_s + self.quantize_s + self.compile_s + self.import_s
             parts.append(f"prepared in {prepared:.1f} s")
             if self.first_ms is not None:
                 parts.append(f"first {self.first_ms:.0f} ms")
@@ -113,9 +117,11 @@ class SubmodelReport:
             "cache": {"state": self.cache_state, "reason": self.cache_reason},
             "seconds": {
                 "convert": round(self.convert_s, 3),
+                "quantize": round(self.quantize_s, 3),
                 "compile": round(self.compile_s, 3),
                 "import": round(self.import_s, 3),
             },
+            **({"quantization": self.quantization} if self.quantization else {}),
             "counters": {"conversions": self.conversions, "compilations": self.compilations},
             "first_ms": _rounded(self.first_ms),
             "steady_ms": _rounded(self.steady_ms),

@@ -86,6 +86,7 @@ def _forward_of(clip: CLIP, name: str, plan: DevicePlan, used_weights: set[str])
             used_weights.add(source.weights)
             submodel = store().get(source, plan.text_encoder, plan.policy)
             outputs = submodel.run({"embeds": embeds}, report, host.progress)
+            submodel.finish_run("prompt", report, host.progress)
         except OVNPUError as error:
             if plan.policy == "error":
                 raise

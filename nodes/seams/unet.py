@@ -13,9 +13,11 @@ from comfy.patcher_extension import WrappersMP
 from ...ov_backends import devices
 from ...ov_backends.compiler.ir import Source, short_hash
 from ...ov_backends.convert.unet import convert_unet, timestep_embedding
-from ...ov_backends.errors import FallbackError, OVNPUError
+from ...ov_backends.errors import CalibrationError, FallbackError, OVNPUError
 from ...ov_backends.plan import DevicePlan
+from ...ov_backends.quantize.calibration import Recorder
 from ...ov_backends.report import SubmodelReport
+from ...ov_backends.runtime.quantization import float_plan, keep_recorded
 from ...ov_backends.runtime.store import store
 from ...ov_backends.runtime.submodel import Submodel
 from .. import host
@@ -37,12 +39,15 @@ HONOURED_OPTIONS = frozenset(
 """Keys of `transformer_options` that leave the UNet's graph as it is; the last two patch it where they hold entries."""
 
 
-def place_unet(model: ModelPatcher, plan: DevicePlan) -> ModelPatcher:
-    """A clone of `model` whose UNet runs as `plan` says; `model` itself stays as it is."""
+def place_unet(model: ModelPatcher, plan: DevicePlan, recorder: Recorder | None = None) -> ModelPatcher:
+    """A clone of `model` whose UNet runs as `plan` says; `model` itself stays as it is.
+
+    recorder: takes the inputs of every call, and the UNet then runs in floating point.
+    """
     placed = model.clone()
     for kind in (WrappersMP.OUTER_SAMPLE, WrappersMP.DIFFUSION_MODEL):
         placed.remove_wrappers_with_key(kind, KEY)
-    seat = _Seat(plan, release_when_unloaded(placed))
+    seat = _Seat(plan, release_when_unloaded(placed), recorder)
 
     # closures, not bound methods: clones deep-copy what is in model_options
     def outer_sample(executor, *args, **kwargs):
@@ -64,11 +69,13 @@ def is_placed(model: ModelPatcher) -> bool:
 class _Seat:
     """Where a MODEL's calls arrive: decides, for each, between the compiled UNet and torch."""
 
-    def __init__(self, plan: DevicePlan, used_weights: set[str]):
+    def __init__(self, plan: DevicePlan, used_weights: set[str], recorder: Recorder | None):
         self.plan = plan
+        self._recorder = recorder
         self._used_weights = used_weights
         self._patcher: ModelPatcher | None = None
         self._submodel: Submodel | None = None
+        self._source: Source | None = None
         self._given_up = ""
         self._text = host.StepText()
 
@@ -80,7 +87,9 @@ class _Seat:
         # a device that is missing under the policy 'error' must stop the run before anything is loaded
         devices.resolve(self.plan.unet.device, "unet", self.plan.policy)
         try:
-            return executor(*args, **kwargs)
+            result = executor(*args, **kwargs)
+            self._finish(_about(*args), report)
+            return result
         finally:
             self._submodel = None  # the store alone decides how long it stays in memory
             host.show(host.current_report().line())
@@ -112,6 +121,18 @@ class _Seat:
         executor.original = forward
         return executor(*args, **kwargs)
 
+    def _finish(self, about: str, report: SubmodelReport) -> None:
+        """After a run that was not cancelled; without a submodel every call went to torch."""
+        if self._recorder:
+            if self._source is None:
+                raise CalibrationError(
+                    "Nothing was recorded: every call of the UNet ran on torch, because of "
+                    f"{' and '.join(report.torch_reasons)}. Remove that for calibrating."
+                )
+            report.notice(keep_recorded(self._source, self._recorder, about, store().cache), self.plan.policy)
+        elif self._submodel:
+            self._submodel.finish_run(about, report, host.progress)
+
     def _report(self) -> SubmodelReport:
         return host.current_report().submodel("unet", self.plan.unet.device)
 
@@ -119,7 +140,8 @@ class _Seat:
         if self._submodel is None:
             source = _source(self._base_model(), unet)
             self._used_weights.add(source.weights)
-            self._submodel = store().get(source, self.plan.unet, self.plan.policy)
+            plan = float_plan(self.plan.unet, "unet", self.plan.policy) if self._recorder else self.plan.unet
+            self._source, self._submodel = source, store().get(source, plan, self.plan.policy)
         inputs = {
             "sample": x,
             "timestep_embedding": timestep_embedding(timesteps.cpu(), unet.model_channels),
@@ -127,12 +149,17 @@ class _Seat:
         }
         if y is not None:
             inputs["vector"] = y
+        if self._recorder:
+            self._recorder(inputs)
         report = self._report()
         noise = self._submodel.run(inputs, report, host.progress)["noise"]
         if not torch.isfinite(noise).all():
             raise OVNPUError(f"The UNet returned NaN or infinity on {report.actual_device} in {report.precision}.")
         steady = f", {report.steady_ms:.0f} ms each" if report.steady_ms else ""
-        self._text(f"UNet on {report.actual_device} {report.precision}: {report.openvino_calls} calls{steady}")
+        activity = self._recorder.progress if self._recorder else self._submodel.activity
+        activity = f"; {activity}" if activity else ""
+        calls = f"{report.openvino_calls} calls{steady}{activity}"
+        self._text(f"UNet on {report.actual_device} {report.precision}: {calls}")
         return noise.to(x.device, x.dtype)
 
     def _base_model(self) -> BaseModel:
@@ -169,6 +196,11 @@ class _Seat:
         if named := sorted(k for k in patcher.object_patches if k.startswith("diffusion_model")):
             return f"replaced module {', '.join(named)}"
         return ""
+
+
+def _about(noise: torch.Tensor, _latent, _sampler, sigmas: torch.Tensor, *_) -> str:
+    """A sampling run in a few words, from the arguments of ComfyUI's outer_sample."""
+    return f"{len(sigmas) - 1} steps, latent {'x'.join(map(str, noise.shape))}"
 
 
 class _ForTracing(torch.nn.Module):

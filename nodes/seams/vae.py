@@ -93,7 +93,9 @@ def _run_guarded(
         # on the CPU one compiled model serves every size; a tiled decode brings many
         is_static = devices.resolve(vae_plan.device, half.name, plan.policy).device != "CPU"
         submodel = store().get(source, vae_plan, plan.policy, is_static)
-        return submodel.run({half.input: tensor}, report, host.progress)[half.output], submodel
+        result = submodel.run({half.input: tensor}, report, host.progress)[half.output]
+        submodel.finish_run(f"{half.name} of {list(tensor.shape)}", report, host.progress)
+        return result, submodel
 
     result, submodel = run(plan.vae)
     ruined = _what_is_wrong(result)

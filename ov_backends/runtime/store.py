@@ -39,6 +39,7 @@ class SubmodelStore:
                     self._submodels.popitem(last=False)
                 self._submodels[key] = Submodel(source, plan, policy, self.cache, static, self.kept_bytes)
             self._submodels.move_to_end(key)
+            self._submodels[key].start_run()
             return self._submodels[key]
 
     def _held_bytes(self) -> int:

@@ -14,12 +14,13 @@ from .. import devices
 from ..compiler.cache import CompileCache
 from ..compiler.compile import Compiled, Order, compile_cached
 from ..compiler.ir import IR, Source, load_or_convert
-from ..compiler.precision import actual_precision, resolve_precision
+from ..compiler.precision import actual_precision, float_precision, resolve_precision
 from ..errors import CompileError, DeviceError, FallbackError
-from ..plan import TITLES, SubmodelPlan
+from ..plan import QUANTIZED, TITLES, SubmodelPlan
 from ..progress import Progress
 from ..report import SubmodelReport
 from ..tensors import Shapes
+from .quantization import Quantization
 from .session import Session
 
 if TYPE_CHECKING:
@@ -59,13 +60,21 @@ class Submodel:
         self._ir: IR | None = None
         self._loaded: OrderedDict[str, _Loaded] = OrderedDict()
         self.resolution = devices.resolve(plan.device, source.submodel, policy)
-        self.precision, self.precision_reason = resolve_precision(plan.precision, self.resolution.device)
+        self._quantization: Quantization | None = None
+        self._resolve_precision()
         if self.precision_reason and policy == "error":
             raise FallbackError(
                 f"{TITLES[source.submodel]}: {self.precision_reason}, and the fallback policy is 'error'. Choose "
                 f"{self.precision} or auto, or set the policy to warn or allow."
             )
         self._static = static
+
+    def _resolve_precision(self) -> None:
+        submodel = self.source.submodel
+        self.precision, self.precision_reason = resolve_precision(self.plan.precision, self.device, submodel)
+        self._quantization = None
+        if self.precision in QUANTIZED:
+            self._quantization = Quantization(self.source, self.precision, self.cache)
 
     @property
     def device(self) -> str:
@@ -88,6 +97,8 @@ class Submodel:
         is_first = loaded.session.calls == 0
         outputs, inside = loaded.session(inputs)
         ended = time.perf_counter()
+        if self._quantization:
+            self._quantization.record(inputs)
         report.openvino_calls += 1
         if is_first:
             report.first_ms = 1000 * (ended - prepared)
@@ -95,6 +106,44 @@ class Submodel:
             report.call_ms.append(1000 * (ended - started))
             report.outside_ms.append(1000 * (ended - started - inside))
         return outputs
+
+    @property
+    def activity(self) -> str:
+        """What goes on beside the calls of a run, such as "recording calibration 14/40"; "" if nothing does."""
+        return self._quantization.activity if self._quantization else ""
+
+    def start_run(self) -> None:
+        """Before a run: forget what was compiled for a calibration set that has grown since; record if need be."""
+        if self._quantization:
+            if self._quantization.is_outdated:
+                self._loaded.clear()
+            self._quantization.start()
+
+    def finish_run(self, about: str, report: SubmodelReport, progress: Progress) -> None:
+        """After a run: quantize with what it recorded, so that the next one runs in the precision asked for.
+
+        about: what the run was, kept beside the recorded calls.
+        """
+        if self._quantization is None or self._ir is None:
+            return
+        try:
+            made = self._quantization.finish(self._ir, about, progress)
+        except OSError as error:
+            report.notice(f"The recorded calls could not be kept: {error.strerror or error}", self.policy)
+            return
+        if made:
+            self._loaded.clear()
+            self._describe_quantization(report)
+
+    def _describe_quantization(self, report: SubmodelReport) -> None:
+        if self._quantization is None:
+            return
+        result = self._quantization.result
+        if result:
+            report.quantization = result.as_json()
+            report.quantize_s += self._quantization.take_seconds()
+        if self._quantization.notice:
+            report.notice(self._quantization.notice, self.policy)
 
     def _load(self, inputs: Mapping[str, torch.Tensor], report: SubmodelReport, progress: Progress) -> _Loaded:
         loaded = self._loaded.get(self._key(inputs))
@@ -138,9 +187,9 @@ class Submodel:
                 raise
             # the device is there but refuses this model: go on where everything runs, and say so
             self.resolution = devices.Resolution(self.plan.device, "CPU", f"It runs on the CPU instead. {error}")
-            self.precision, self.precision_reason = resolve_precision(self.plan.precision, "CPU")
+            self._resolve_precision()
             compiled = self._compile(self._shapes(inputs)[1], report, progress)
-        precision = actual_precision(compiled.model, self.precision)
+        precision = actual_precision(compiled.model, self._working_precision)
         loaded = _Loaded(Session(compiled.model, self._shapes(inputs)[0]), compiled, precision)
         # of several shapes in one run the report tells the dearest: a miss before a hit
         if report.cache_state != "miss":
@@ -157,13 +206,32 @@ class Submodel:
             self.conversions += self._ir.convert_s > 0
             if not self._ir.entry:
                 report.notice(f"The converted model was not kept: {self._ir.reason}", self.policy)
+        ir = self._choose(self._ir, progress)
         order = Order(
-            self.source.submodel, self._ir.identity, self._ir.read, shapes, self.device, self.precision, self.policy,
-            self._ir.weights,
+            self.source.submodel, ir.identity, ir.read, shapes, self.device, self._working_precision, self.policy,
+            ir.weights,
         )  # fmt: skip
         compiled = compile_cached(order, self.cache, progress)
         self.compilations += compiled.state == "miss"
         return compiled
+
+    def _choose(self, ir: IR, progress: Progress) -> IR:
+        """The form of the IR to compile."""
+        quantized = self._quantization.choose(ir, progress) if self._quantization else None
+        refused = self._quantization.result if self._quantization and not quantized else None
+        if refused and self.policy == "error":
+            raise FallbackError(
+                f"{refused.reason} The fallback policy is 'error': choose another precision, or set the policy to warn "
+                "or allow."
+            )
+        return quantized or ir
+
+    @property
+    def _working_precision(self) -> str:
+        """What is compiled for: the precision asked for, or floating point while there is no quantized form."""
+        if self._quantization and not (self._quantization.result and self._quantization.result.ir):
+            return float_precision(self.device)
+        return self.precision
 
     def _describe(self, loaded: _Loaded, report: SubmodelReport) -> None:
         report.actual_device = _execution_devices(loaded.compiled, self.device)
@@ -176,6 +244,7 @@ class Submodel:
         fallen = f"Operators that {report.requested_device} does not take: " + ", ".join(
             f"{n} {kind}" for kind, n in kinds.items()
         )
+        self._describe_quantization(report)
         for text in (self.resolution.reason, self.precision_reason, fallen if kinds else ""):
             if text:
                 report.notice(text, self.policy)

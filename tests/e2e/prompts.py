@@ -14,20 +14,29 @@ PLAN, FOLDER, CLIP, POSITIVE, NEGATIVE, SIZE, SAMPLER, VAE, DECODE, REPORT, SAVE
 Prompt = dict[str, Any]
 
 
+def as_shipped() -> Prompt:
+    """The bundled workflow: the preset balanced, so INT8 for the UNet on the NPU."""
+    return json.loads((PACK / "workflows" / "api" / "text_to_image.json").read_text(encoding="utf-8"))
+
+
 def bundled(**changes: dict[str, Any]) -> Prompt:
-    """The bundled workflow; `n7={"seed": 2}` changes inputs of node 7."""
-    text = (PACK / "workflows" / "api" / "text_to_image.json").read_text(encoding="utf-8")
-    prompt = json.loads(text)
+    """The bundled workflow with the UNet in FP16 on the NPU; `n7={"seed": 2}` changes inputs of node 7.
+
+    INT8 would record and quantize at the end of each server's first run.
+    """
+    prompt = as_shipped()
+    prompt[PLAN]["inputs"] |= {**plan("AUTO"), "unet_device": "NPU", "unet_precision": "fp16"}
     for name, inputs in changes.items():
         prompt[name.removeprefix("n")]["inputs"] |= inputs
     return prompt
 
 
 def plan(device: str, precision: str = "auto", policy: str = "warn") -> dict[str, Any]:
-    """Inputs of OVNPU_DevicePlan with all submodels on `device`."""
+    """Inputs of OVNPU_DevicePlan with all submodels on `device`; auto never means INT8 here."""
     chosen: dict[str, Any] = {"preset": "custom", "policy": policy}
     for name in ("text_encoder", "unet", "vae"):
-        chosen |= {f"{name}_device": device, f"{name}_precision": precision}
+        is_int8 = name == "unet" and device == "NPU" and precision == "auto"
+        chosen |= {f"{name}_device": device, f"{name}_precision": "fp16" if is_int8 else precision}
     return chosen
 
 

@@ -57,7 +57,7 @@ def test_the_json_has_the_schema_that_is_promised(run):
         "fallback": [{"name": "a", "type": "Tanh", "device": "CPU"}, {"name": "b", "type": "Tanh", "device": "CPU"}],
         "device_switches": 4,
         "cache": {"state": "miss", "reason": "driver changed: 3917 -> 4023"},
-        "seconds": {"convert": 3.25, "compile": 48.123, "import": 0.0},
+        "seconds": {"convert": 3.25, "quantize": 0.0, "compile": 48.123, "import": 0.0},
         "counters": {"conversions": 1, "compilations": 1},
         "first_ms": 330.123,
         "steady_ms": 101.0,

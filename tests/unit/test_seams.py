@@ -161,6 +161,58 @@ def test_cancel_while_a_submodel_is_traced_cancels_the_prompt(seams, monkeypatch
         runs[submodel]()
 
 
+def test_int8_records_in_the_first_run_and_runs_in_the_second(seams):
+    stock = sample(seams, seams.model, steps=20)
+    plan = DevicePlan(unet=SubmodelPlan("CPU", "int8"))
+    for precision in ("fp32", "int8"):
+        seams.host._reports.clear()
+        ours = sample(seams, seams.place_unet(seams.model, plan), steps=20)
+        report = seams.host.current_report().submodel("unet", "")
+        assert (report.precision, report.openvino_calls, report.torch_calls) == (precision, 20, 0)
+    assert report.quantization["samples"] == 40 and report.quantization["gate"]["passed"]
+    assert torch.nn.functional.cosine_similarity(ours.flatten(), stock.flatten(), dim=0) > 0.97
+
+
+def test_calibrating_records_in_float_and_adds_up(seams, cache):
+    from ovpack.ov_backends.quantize.calibration import Recorder
+
+    plan = DevicePlan(unet=SubmodelPlan("CPU", "int8"))
+    for total in (6, 12):
+        seams.host._reports.clear()
+        sample(seams, seams.place_unet(seams.model, plan, Recorder(6)), steps=4)
+        report = seams.host.current_report().submodel("unet", "")
+        assert report.precision == "fp32"
+        assert report.notices == [
+            f"6 calls were recorded; the set of this model holds {total} now, and INT8 uses them."
+        ]
+    sample(seams, seams.place_unet(seams.model, plan))
+    assert report.precision == "int8" and report.quantization["samples"] == 12
+
+
+def test_calibrating_what_runs_on_torch_says_why(seams):
+    from ovpack.ov_backends.quantize.calibration import Recorder
+
+    patched = seams.model.clone()
+    patched.set_model_attn1_patch(lambda q, k, v, options: (q, k, v))
+    with pytest.raises(OVNPUError, match=r"every call of the UNet ran on torch, because of attention"):
+        sample(seams, seams.place_unet(patched, CPU_PLAN, Recorder()))
+
+
+@pytest.mark.parametrize("submodel", ["text encoder", "VAE"])
+def test_int8_of_the_other_submodels_is_a_choice(seams, submodel):
+    int8 = SubmodelPlan("CPU", "int8")
+    name = {"text encoder": "text_encoder", "VAE": "vae_decoder"}[submodel]
+    report = seams.host.current_report().submodel(name, "CPU")
+    for index in range(5):
+        if submodel == "VAE":
+            image = seams.place_vae(seams.vae, DevicePlan(vae=int8)).decode(torch.randn(1, 4, 16, 16))
+            assert image.std() > 0
+        else:
+            encode(seams.place_clip(seams.clip, DevicePlan(text_encoder=int8)), f"a red star number {index}")
+    assert report.precision == "int8" and report.quantization["samples"] == 4
+    assert ("colour shift red" in report.line()) == (submodel == "VAE")
+
+
 def test_weights_that_lack_their_lora_are_never_converted(seams, monkeypatch):
     """As ComfyUI leaves them on a GPU with little memory; the run then goes to torch, as with any other error."""
     from ovpack.nodes.seams.weights import weights_identity

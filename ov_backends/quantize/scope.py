@@ -1,0 +1,69 @@
+"""Which layers of a model may be quantized."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+LAYER_TYPES = frozenset(
+    {"Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData", "MatMul"}
+)
+"""Operators that hold weights: what INT8 speeds up, and what the gate may return to floating point."""
+
+FLOAT_TYPES = ("Softmax", "MVN", "NormalizeL2", "GroupNormalization", "ReduceMean", "Interpolate")
+"""Sensitive to rounding and never a bottleneck of the MAC arrays: softmax and every form of normalization."""
+
+QUANTIZED_CONSTANTS = frozenset({"i8", "u8", "i4", "u4", "nf4", "f8e4m3", "f8e5m2", "f4e2m1"})
+HOISTED_INPUT = "timestep_embedding"
+
+
+def layers(model: ov.Model) -> list[ov.Node]:
+    """The operators of LAYER_TYPES in execution order."""
+    return [node for node in model.get_ordered_ops() if node.get_type_name() in LAYER_TYPES]
+
+
+def is_quantized(model: ov.Model) -> str:
+    """What shows that `model` is quantized already, or "" if it is not."""
+    for node in model.get_ordered_ops():
+        if node.get_type_name() in ("FakeQuantize", "FakeConvert"):
+            return f"{node.get_type_name()} '{node.get_friendly_name()}'"
+        is_weights = node.get_type_name() == "Constant" and len(node.get_output_shape(0)) > 1
+        if is_weights and node.get_output_element_type(0).get_type_name() in QUANTIZED_CONSTANTS:
+            users = [target.get_node() for target in node.output(0).get_target_inputs()]
+            # integer tables that are only looked up are not weights of a layer
+            if any(user.get_type_name() == "Convert" and user.get_output_element_type(0).is_real() for user in users):
+                return f"weights '{node.get_friendly_name()}' of type {node.get_output_element_type(0).get_type_name()}"
+    return ""
+
+
+def float_layers(model: ov.Model) -> list[str]:
+    """Names of layers that stay in floating point whatever their error.
+
+    The timestep path: the layers between the input `timestep_embedding` and the feature maps carry one small vector
+    that steers every block. The last convolution: its error is the error of the noise.
+    """
+    return [*_timestep_path(model), *_last_convolution(model)]
+
+
+def _timestep_path(model: ov.Model) -> list[str]:
+    starts = [p for p in model.get_parameters() if HOISTED_INPUT in p.output(0).get_names()]
+    path = {p.get_friendly_name() for p in starts}
+    for node in model.get_ordered_ops() if starts else ():
+        sources = [s for s in (i.get_source_output().get_node() for i in node.inputs()) if not is_constant(s)]
+        if sources and all(source.get_friendly_name() in path for source in sources):
+            path.add(node.get_friendly_name())
+    return [node.get_friendly_name() for node in layers(model) if node.get_friendly_name() in path]
+
+
+def is_constant(node: ov.Node) -> bool:
+    """A constant, or what decompresses one."""
+    while node.get_type_name() in ("Convert", "Reshape", "Transpose", "Multiply", "Subtract") and node.inputs():
+        node = node.input_value(0).get_node()
+    return node.get_type_name() == "Constant"
+
+
+def _last_convolution(model: ov.Model) -> list[str]:
+    convolutions = [node.get_friendly_name() for node in layers(model) if "Convolution" in node.get_type_name()]
+    return convolutions[-1:] if len(convolutions) > 1 else []

@@ -1,0 +1,132 @@
+"""The quantized form of one submodel, from one run to the next: recorded for, made, used, or given up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .. import devices
+from ..compiler.cache import CompileCache
+from ..compiler.ir import IR, Source
+from ..compiler.precision import float_precision
+from ..errors import CalibrationError
+from ..plan import TITLES, SubmodelPlan
+from ..progress import Progress
+from ..quantize.cached import QuantizedIR, load_or_quantize
+from ..quantize.calibration import WANTED, CalibrationSet, Recorder
+from ..quantize.int8 import FEW_SAMPLES
+
+if TYPE_CHECKING:
+    import torch
+
+
+def float_plan(plan: SubmodelPlan, submodel: str, policy: str) -> SubmodelPlan:
+    """`plan` in the floating point of its device: what INT8 is recorded and measured against."""
+    device = devices.resolve(plan.device, submodel, policy).device
+    return replace(plan, precision=float_precision(device))
+
+
+def keep_recorded(source: Source, recorder: Recorder, about: str, cache: CompileCache) -> str:
+    """Add what was recorded to the set of `source`; says in one sentence what the set holds now.
+
+    Raises CalibrationError if there is nothing or it cannot be kept.
+    """
+    calibration = CalibrationSet(cache.root, source.identity)
+    try:
+        kept = calibration.add(recorder.samples(), about)
+    except OSError as error:
+        raise CalibrationError(
+            f"The recorded calls could not be kept in {calibration.path}: {error.strerror or error}."
+        ) from error
+    if not kept:
+        raise CalibrationError(
+            f"No call of the {TITLES[source.submodel]} could be recorded: each held NaN or infinity. Try another "
+            "precision or another checkpoint."
+        )
+    return f"{kept} calls were recorded; the set of this model holds {calibration.count} now, and INT8 uses them."
+
+
+class Quantization:
+    """What became of the wish to run `source` in `precision`, one of plan.QUANTIZED.
+
+    int8 needs recorded calls: while there are too few, the submodel runs in floating point and this records.
+    """
+
+    def __init__(self, source: Source, precision: str, cache: CompileCache):
+        self.precision = precision
+        self.calibration = CalibrationSet(cache.root, source.identity)
+        self.result: QuantizedIR | None = None
+        self.recorder: Recorder | None = None
+        self._title, self._cache, self._digest = TITLES[source.submodel], cache, ""
+        self._untold_s = 0.0
+
+    @property
+    def is_outdated(self) -> bool:
+        """True once more calls were recorded than the result knows of."""
+        return self.result is not None and self._digest != self.calibration.digest
+
+    @property
+    def activity(self) -> str:
+        """What to show beside the calls of a run: "recording calibration 14/40", or ""."""
+        return self.recorder.progress if self.recorder else ""
+
+    @property
+    def notice(self) -> str:
+        """What the user should know: why no quantized form runs, or that it stands on little; "" if all is well."""
+        if self.result is None:
+            return (
+                f"{self.precision} was asked for and the {self._title} has no recorded calls yet: this run records "
+                "them in floating point, and quantizes with them at its end."
+            )
+        if not self.result.reason and self.precision == "int8" and self.result.samples < WANTED // 2:
+            return f"Only {self.result.samples} calls were recorded to quantize with; NPU Calibrate adds more."
+        return self.result.reason
+
+    @property
+    def needs_calls(self) -> bool:
+        return self.result is None and self.precision == "int8" and self.calibration.count < FEW_SAMPLES
+
+    def start(self) -> None:
+        """Before a run: what a run that was cancelled has recorded is forgotten."""
+        self.recorder = Recorder() if self.needs_calls else None
+
+    def choose(self, ir: IR, progress: Progress) -> IR | None:
+        """The quantized IR, made from `ir` if it can be; None: float for now."""
+        if self.is_outdated:
+            self.result = None
+        if self.result is None:
+            if self.needs_calls:
+                return None
+            self._make(ir, progress)
+        return self.result.ir if self.result else None
+
+    def record(self, inputs: Mapping[str, torch.Tensor]) -> None:
+        if self.recorder:
+            self.recorder(inputs)
+
+    def finish(self, ir: IR, about: str, progress: Progress) -> bool:
+        """After a run: keep what it recorded and quantize with it. True if there is a new result.
+
+        Raises OSError if the recorded calls cannot be kept.
+        """
+        recorder, self.recorder = self.recorder, None
+        if recorder is None or recorder.is_empty:
+            return False
+        self.calibration.add(recorder.samples(), about)
+        if self.calibration.count < FEW_SAMPLES:
+            return False
+        self._make(ir, progress)
+        return True
+
+    def take_seconds(self) -> float:
+        """Seconds spent on quantizing since this was last asked."""
+        seconds, self._untold_s = self._untold_s, 0.0
+        return seconds
+
+    def _make(self, ir: IR, progress: Progress) -> None:
+        self._digest = self.calibration.digest
+        self.result = load_or_quantize(
+            ir, self.precision, self._digest, lambda: self.calibration.samples(WANTED), self._cache, progress
+        )
+        self._untold_s += self.result.seconds

@@ -1,0 +1,150 @@
+"""INT8 without preparations: the first run records in floating point and quantizes at its end, the next is INT8."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ovpack.ov_backends.compiler.ir import Source, hash_tensors
+from ovpack.ov_backends.errors import FallbackError
+from ovpack.ov_backends.plan import SubmodelPlan
+from ovpack.ov_backends.quantize import cached
+from ovpack.ov_backends.quantize.calibration import CalibrationSet
+from ovpack.ov_backends.quantize.int8 import Options
+from ovpack.ov_backends.report import RunReport
+from ovpack.ov_backends.runtime.store import SubmodelStore
+from ovpack.ov_backends.runtime.submodel import Submodel
+from quantizable import EMBEDDING, WIDTH, Net, plain
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+SOURCE = Source("unet", hash_tensors(Net().state_dict()), "Net", lambda: plain().clone())
+
+
+@pytest.fixture
+def make(cache):
+    def make(precision: str = "int8", device: str = "CPU", policy: str = "warn") -> Submodel:
+        return Submodel(SOURCE, SubmodelPlan(device, precision), policy, cache)
+
+    return make
+
+
+def one_run(submodel: Submodel, calls: int = 6, size: int = 8, texts: list[str] | None = None):
+    """A run of `calls` calls with two rows each; (its last output, its report)."""
+    report = RunReport().submodel("unet", submodel.plan.device)
+    generator = torch.Generator().manual_seed(calls)
+
+    def progress(text: str) -> None:
+        if texts is not None:
+            texts.append(text)
+
+    submodel.start_run()
+    for _ in range(calls):
+        given = {
+            "sample": torch.randn(2, 4, size, size, generator=generator),
+            EMBEDDING: torch.randn(2, WIDTH, generator=generator),
+        }
+        output = submodel.run(given, report, progress)["noise"]
+        if texts is not None:
+            texts.append(submodel.activity)
+    submodel.finish_run("a test", report, progress)
+    return output, report
+
+
+def test_the_first_run_records_the_second_is_int8(make):
+    submodel, texts = make(), []
+    first, report = one_run(submodel, texts=texts)
+    assert report.precision == "fp32" and "recording calibration 12/40" in texts
+    assert any(text.startswith("Quantizing the UNet") for text in texts)
+    assert any("no recorded calls yet" in notice for notice in report.notices)
+    assert report.quantize_s > 0 and report.quantization["used"] and report.quantization["samples"] == 12
+    second, report = one_run(submodel)
+    assert report.precision == "int8" and submodel.activity == ""
+    assert report.quantization["gate"]["passed"] and report.quantize_s == 0
+    assert "int8 (cosine to the float model at least 0.99" in report.line()
+    # a set this small is not hidden
+    assert any("Only 12 calls were recorded" in notice for notice in report.notices)
+    similarity = torch.nn.functional.cosine_similarity(first.flatten(), second.flatten(), dim=0)
+    assert 0.99 <= similarity < 1
+
+
+def test_the_next_process_and_other_sizes_use_what_was_made(make, monkeypatch):
+    one_run(make())
+    monkeypatch.setattr(cached, "quantize", None)
+    for size in (8, 12):
+        _, report = one_run(make(), size=size)
+        assert report.precision == "int8" and report.quantize_s == 0 and report.convert_s == 0
+
+
+def test_more_recorded_calls_quantize_anew_and_say_why(make, cache):
+    submodel = make()
+    for _ in range(2):
+        one_run(submodel)
+    calibration = CalibrationSet(cache.root, SOURCE.identity)
+    calibration.add(calibration.samples()[:4], "more")
+    _, report = one_run(submodel)
+    assert report.precision == "int8" and report.quantize_s > 0 and report.quantization["samples"] == 16
+    assert report.cache_state == "miss" and report.cache_reason.startswith("calibration changed: ")
+
+
+@pytest.mark.parametrize("precision", ["int8-weights", "int4-weights"])
+def test_weights_only_needs_no_recording(make, precision, monkeypatch):
+    monkeypatch.setattr(cached, "Options", lambda: Options(group_size=16))
+    _, report = one_run(make(precision))
+    assert report.precision == precision and report.quantization["samples"] == 0
+    assert "not measured" in report.line() and report.notices == []
+
+
+def test_auto_on_the_npu_is_int8_for_the_unet_only(make, emulated_npu, cache):
+    submodel = make("auto", "NPU")
+    assert one_run(submodel)[1].precision == "fp16"
+    _, report = one_run(submodel)
+    assert (report.actual_device, report.precision) == ("NPU (emulated on CPU)", "int8")
+    vae = Submodel(Source("vae_decoder", "b" * 32, "Net", SOURCE.convert), SubmodelPlan("NPU"), "warn", cache)
+    assert one_run(vae)[1].precision == "fp16" and one_run(vae)[1].precision == "fp16"
+
+
+def test_a_model_that_fails_the_gate_stays_in_float_and_says_so_once_and_for_all(make, monkeypatch):
+    monkeypatch.setattr(cached, "Options", lambda: Options(limit=0.9999999, rounds=1))
+    one_run(make())
+    _, report = one_run(make())
+    assert report.precision == "fp32" and not report.quantization["used"]
+    (notice,) = report.notices
+    assert notice.startswith("The UNet stays in floating point: int8 reached a cosine of only 0.9")
+    with pytest.raises(FallbackError, match="stays in floating point"):
+        one_run(make(policy="error"))
+    monkeypatch.setattr(cached, "quantize", None)
+    assert one_run(make())[1].precision == "fp32"
+
+
+def test_too_few_calls_wait_for_more(make):
+    submodel = make()
+    one_run(submodel, calls=1)
+    _, report = one_run(submodel, calls=1)
+    assert report.quantization["samples"] == 4
+    assert one_run(submodel, calls=1)[1].precision == "int8"
+
+
+def test_a_cancelled_run_records_nothing(make, cache):
+    submodel, report = make(), RunReport().submodel("unet", "CPU")
+    submodel.start_run()
+    submodel.run({"sample": torch.zeros(1, 4, 8, 8), EMBEDDING: torch.zeros(1, WIDTH)}, report, lambda text: None)
+    one_run(submodel)
+    assert CalibrationSet(cache.root, SOURCE.identity).count == 12
+
+
+def test_a_cache_that_cannot_be_written_leaves_the_run_in_float(make, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(CalibrationSet, "add", full)
+    submodel = make()
+    _, report = one_run(submodel)
+    assert any("could not be kept: No space left" in notice for notice in report.notices)
+    assert one_run(submodel)[1].precision == "fp32"
+
+
+def test_the_store_takes_a_grown_set_into_account(cache):
+    store = SubmodelStore(cache)
+    plan = SubmodelPlan("CPU", "int8")
+    one_run(store.get(SOURCE, plan, "warn"))
+    assert one_run(store.get(SOURCE, plan, "warn"))[1].precision == "int8"
