@@ -15,11 +15,13 @@ from ..compiler.cache import CompileCache
 from ..compiler.compile import Compiled, Order, compile_cached
 from ..compiler.ir import IR, Source, load_or_convert
 from ..compiler.precision import actual_precision, float_precision, resolve_precision
-from ..errors import CompileError, DeviceError, FallbackError
+from ..errors import CompileError, DeviceError, FallbackError, InferenceError
 from ..plan import QUANTIZED, TITLES, SubmodelPlan
 from ..progress import Progress
+from ..quantize.gate import LIMIT
 from ..report import SubmodelReport
 from ..tensors import Shapes
+from .parity import parity
 from .quantization import Quantization
 from .session import Session
 
@@ -37,6 +39,12 @@ class _Loaded:
     session: Session
     compiled: Compiled
     precision: str
+    ir: IR
+
+    @property
+    def is_unproven(self) -> bool:
+        """True before the first call of what has just been compiled, rather than loaded from the cache."""
+        return self.compiled.state == "miss" and self.session.calls == 0
 
 
 class Submodel:
@@ -94,9 +102,11 @@ class Submodel:
         started = time.perf_counter()
         loaded = self._load(inputs, report, progress)
         prepared = time.perf_counter()
-        is_first = loaded.session.calls == 0
+        is_first, is_unproven = loaded.session.calls == 0, loaded.is_unproven
         outputs, inside = loaded.session(inputs)
         ended = time.perf_counter()
+        if is_unproven and not self._is_proven(loaded, inputs, outputs, progress):
+            return self.run(inputs, report, progress)
         if self._quantization:
             self._quantization.record(inputs)
         report.openvino_calls += 1
@@ -106,6 +116,36 @@ class Submodel:
             report.call_ms.append(1000 * (ended - started))
             report.outside_ms.append(1000 * (ended - started - inside))
         return outputs
+
+    def _is_proven(
+        self,
+        loaded: _Loaded,
+        inputs: Mapping[str, torch.Tensor],
+        outputs: Mapping[str, torch.Tensor],
+        progress: Progress,
+    ) -> bool:
+        """Compare one real call with the CPU, once for each compilation; False: the CPU takes over.
+
+        Compilers and drivers have bugs that show as wrong values, not as errors.
+        """
+        if devices.base_name(self.device) == "CPU":
+            return True
+        similarity = parity(loaded.ir, loaded.session.rows, inputs, outputs, progress)
+        if similarity >= LIMIT:
+            return True
+        name = devices.label(self.device)
+        text = f"{name} gave other values than the CPU for the same input (cosine {similarity:.3f}, {LIMIT} is needed)"
+        if loaded.compiled.entry:
+            self.cache.discard(loaded.compiled.entry.path)
+        if self.policy == "error":
+            raise InferenceError(
+                f"{TITLES[self.source.submodel]}: {text}, and the fallback policy is 'error'. Update the driver, "
+                "choose another device or precision, or set the policy to warn or allow."
+            )
+        self._loaded.clear()
+        self.resolution = devices.Resolution(self.plan.device, "CPU", f"It runs on the CPU instead: {text}.")
+        self._resolve_precision()
+        return False
 
     @property
     def activity(self) -> str:
@@ -181,16 +221,16 @@ class Submodel:
 
     def _make(self, inputs: Mapping[str, torch.Tensor], report: SubmodelReport, progress: Progress) -> _Loaded:
         try:
-            compiled = self._compile(self._shapes(inputs)[1], report, progress)
+            compiled, ir = self._compile(self._shapes(inputs)[1], report, progress)
         except (CompileError, DeviceError) as error:
             if self.policy == "error" or self.device == "CPU":
                 raise
             # the device is there but refuses this model: go on where everything runs, and say so
             self.resolution = devices.Resolution(self.plan.device, "CPU", f"It runs on the CPU instead. {error}")
             self._resolve_precision()
-            compiled = self._compile(self._shapes(inputs)[1], report, progress)
+            compiled, ir = self._compile(self._shapes(inputs)[1], report, progress)
         precision = actual_precision(compiled.model, self._working_precision)
-        loaded = _Loaded(Session(compiled.model, self._shapes(inputs)[0]), compiled, precision)
+        loaded = _Loaded(Session(compiled.model, self._shapes(inputs)[0]), compiled, precision, ir)
         # of several shapes in one run the report tells the dearest: a miss before a hit
         if report.cache_state != "miss":
             report.cache_state, report.cache_reason = compiled.state, compiled.reason
@@ -199,7 +239,7 @@ class Submodel:
         self._describe(loaded, report)
         return loaded
 
-    def _compile(self, shapes: Shapes | None, report: SubmodelReport, progress: Progress) -> Compiled:
+    def _compile(self, shapes: Shapes | None, report: SubmodelReport, progress: Progress) -> tuple[Compiled, IR]:
         if self._ir is None or not self._ir.is_readable:
             self._ir = load_or_convert(self.source, self.cache, progress)
             report.convert_s += self._ir.convert_s
@@ -213,7 +253,7 @@ class Submodel:
         )  # fmt: skip
         compiled = compile_cached(order, self.cache, progress)
         self.compilations += compiled.state == "miss"
-        return compiled
+        return compiled, ir
 
     def _choose(self, ir: IR, progress: Progress) -> IR:
         """The form of the IR to compile."""

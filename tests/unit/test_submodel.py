@@ -13,11 +13,12 @@ from ovpack.ov_backends import devices, progress
 from ovpack.ov_backends.compiler.cache import CompileCache
 from ovpack.ov_backends.compiler.ir import Source, hash_tensors
 from ovpack.ov_backends.convert.trace import TraceInput, trace
-from ovpack.ov_backends.errors import CompileError, DeviceError, FallbackError
+from ovpack.ov_backends.errors import CompileError, DeviceError, FallbackError, InferenceError
 from ovpack.ov_backends.plan import SubmodelPlan
 from ovpack.ov_backends.report import RunReport, SubmodelReport
 from ovpack.ov_backends.runtime import store as store_module
 from ovpack.ov_backends.runtime import submodel as submodel_module
+from ovpack.ov_backends.runtime.parity import parity
 from ovpack.ov_backends.runtime.store import SubmodelStore
 from ovpack.ov_backends.runtime.submodel import Submodel
 from second_process import SecondProcess
@@ -99,7 +100,8 @@ def test_any_batch_equals_torch_and_the_npu_gets_static_rows_only(make, net, cor
     assert report.actual_device == {"CPU": "CPU", "NPU": "NPU (emulated on CPU)"}[device]
     assert report.precision == {"CPU": "fp32", "NPU": "fp16"}[device]
     (target, shapes), *others = core.compiled
-    assert target == device and others == []
+    # on another device than the CPU its first request is compared with the CPU
+    assert target == device and [other for other, _ in others] == ([] if device == "CPU" else ["CPU"])
     assert all(shape.is_static for shape in shapes)
     assert [shape[0].get_length() for shape in shapes] == [2 if device == "CPU" and batch % 2 == 0 else 1] * 2
 
@@ -115,10 +117,53 @@ def test_the_npu_stays_static_where_one_model_for_all_sizes_is_asked(make, net, 
     submodel = make("NPU", "auto", static=False)
     for given in (inputs(1), inputs(2, 16, 24)):
         assert largest_error(run(submodel, given), net, given) < 1e-4
-    assert [[str(shape) for shape in shapes] for _, shapes in core.compiled] == [
+    assert [[str(shape) for shape in shapes] for target, shapes in core.compiled if target == "NPU"] == [
         ["[1,4,8,8]", "[1,7,6]"],
         ["[1,4,16,24]", "[1,7,6]"],
     ]
+
+
+# The same values as on the CPU
+
+
+def test_a_new_compilation_is_compared_with_the_cpu_once(make, net, core, emulated_npu):
+    submodel, given = make("NPU", "auto"), inputs(2)
+    for _ in range(2):
+        assert largest_error(run(submodel, given), net, given) < 1e-4
+    assert [target for target, _ in core.compiled] == ["NPU", "CPU"]
+    # from the cache it comes proven
+    again = make("NPU", "auto")
+    run(again, given)
+    assert [target for target, _ in core.compiled] == ["NPU", "CPU"] and len(core.imported) == 1
+
+
+def test_parity_sees_another_value_in_the_first_request(make, net, core):
+    submodel, given = make("CPU", "fp32"), inputs(2)
+    outputs = {"noise": run(submodel, given)}
+    assert parity(submodel._ir, 1, given, outputs, lambda text: None) > 0.999999
+    outputs["noise"][0] = torch.randn_like(outputs["noise"][0])
+    assert parity(submodel._ir, 1, given, outputs, lambda text: None) < 0.5
+
+
+def test_a_device_with_other_values_hands_over_to_the_cpu_and_is_not_cached(make, net, core, monkeypatch, cache):
+    monkeypatch.setattr(submodel_module, "parity", lambda *_: 0.42)
+    submodel, given = make("GPU", "fp32"), inputs(2)
+    report = report_for(submodel)
+    assert largest_error(run(submodel, given, report), net, given) < 1e-4
+    assert report.actual_device == "CPU" and [target for target, _ in core.compiled] == ["GPU", "CPU"]
+    (notice,) = report.notices
+    assert notice == (
+        "It runs on the CPU instead: GPU gave other values than the CPU for the same input (cosine 0.420, 0.99 is "
+        "needed)."
+    )
+    kept = [e.manifest["identity"]["device"] for e in cache.entries() if e.manifest["kind"] == "blob"]
+    assert kept == ["CPU"]
+
+
+def test_with_policy_error_other_values_stop_the_run(make, core, monkeypatch):
+    monkeypatch.setattr(submodel_module, "parity", lambda *_: 0.42)
+    with pytest.raises(InferenceError, match=r"UNet: GPU gave other values than the CPU .* Update the driver"):
+        run(make("GPU", "fp32", "error"), inputs(2))
 
 
 # Compiled once
@@ -357,6 +402,7 @@ def test_the_user_is_told_every_step_of_the_first_run(make, emulated_npu):
         "Converting the UNet to OpenVINO, once for these weights",
         "Compiling the UNet for NPU (emulated on CPU), first run only",
         "Keeping the compiled UNet",
+        "Comparing the first call with the CPU, once for each compilation",
     ]
 
 
