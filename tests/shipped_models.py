@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from importlib.metadata import files
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 
 def shipped(package: str, name: str) -> Path:
     """The file called `name` that `package` installed."""
-    found = [file for file in files(package) or () if file.name == name]
+    try:
+        found = [file for file in files(package) or () if file.name == name]
+    except PackageNotFoundError:
+        found = []
     assert found, f"{package} has no {name}; install requirements-test.txt"
     return Path(str(found[0].locate()))
 
