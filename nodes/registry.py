@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .apply import CLIP, VAE, Model
 from .calibrate import Calibrate
+from .compare import Compare
 from .loaders import LoadFolder
 from .models import LoadModel, RunModel
 from .precision import Plans
@@ -20,6 +21,7 @@ NODES = (
     VAE,
     Plans,
     Calibrate,
+    Compare,
     LoadFolder,
     Upscale,
     Report,

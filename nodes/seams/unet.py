@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+import comfy.model_management
 import torch
 from comfy.ldm.modules.attention import attention_pytorch
 from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
@@ -201,6 +202,12 @@ class _Seat:
 def _about(noise: torch.Tensor, _latent, _sampler, sigmas: torch.Tensor, *_) -> str:
     """A sampling run in a few words, from the arguments of ComfyUI's outer_sample."""
     return f"{len(sigmas) - 1} steps, latent {'x'.join(map(str, noise.shape))}"
+
+
+def source_of(model: ModelPatcher) -> Source:
+    """The UNet of `model` with its LoRAs, which ComfyUI loads if need be."""
+    comfy.model_management.load_models_gpu([model])
+    return _source(model.model, model.model.diffusion_model)
 
 
 class _ForTracing(torch.nn.Module):

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from .. import devices
 from ..compiler.cache import CompileCache
-from ..compiler.ir import IR, Source
+from ..compiler.ir import IR, Source, load_or_convert
 from ..compiler.precision import float_precision
 from ..errors import CalibrationError
 from ..plan import TITLES, SubmodelPlan
 from ..progress import Progress
 from ..quantize.cached import QuantizedIR, load_or_quantize
 from ..quantize.calibration import WANTED, CalibrationSet, Recorder
+from ..quantize.divergence import compare_layers
 from ..quantize.int8 import FEW_SAMPLES
 
 if TYPE_CHECKING:
@@ -45,6 +46,18 @@ def keep_recorded(source: Source, recorder: Recorder, about: str, cache: Compile
             "precision or another checkpoint."
         )
     return f"{kept} calls were recorded; the set of this model holds {calibration.count} now, and INT8 uses them."
+
+
+def divergence(source: Source, precision: str, cache: CompileCache, progress: Progress) -> str:
+    """Where the quantized form of `source` begins to differ from the float one on a recorded call, in lines."""
+    ir = load_or_convert(source, cache, progress)
+    quantization = Quantization(source, precision, cache)
+    quantized = quantization.choose(ir, progress)
+    samples = quantization.calibration.samples(WANTED)
+    if quantized is None or not samples:
+        return quantization.notice or "No call was recorded to compare with."
+    # the last calls have the least noise to hide an error in
+    return compare_layers(ir.read(), quantized.read(), samples[-1], progress=progress).text()
 
 
 class Quantization:

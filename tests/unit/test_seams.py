@@ -18,6 +18,7 @@ CPU_PLAN = DevicePlan(CPU, CPU, CPU)
 @pytest.fixture(scope="module")
 def seams(comfy):
     """The pack's ComfyUI side and the demo model's MODEL, CLIP and VAE."""
+    import ovpack.nodes.seams.precision  # noqa: F401  the fixture below gives it a store
     from ovpack.nodes import folder, host
     from ovpack.nodes.seams.clip import place_clip
     from ovpack.nodes.seams.unet import place_unet
@@ -33,7 +34,7 @@ def seams(comfy):
 def fresh(seams, clean_environment, cache, monkeypatch):
     """An empty cache, no compiled submodels and an empty report for each test."""
     store = stores.SubmodelStore(cache)
-    for module in ("unet", "clip", "vae", "weights"):
+    for module in ("unet", "clip", "vae", "weights", "precision"):
         monkeypatch.setattr(f"ovpack.nodes.seams.{module}.store", lambda: store)
     seams.host._reports.clear()
     with torch.inference_mode():
@@ -196,6 +197,21 @@ def test_calibrating_what_runs_on_torch_says_why(seams):
     patched.set_model_attn1_patch(lambda q, k, v, options: (q, k, v))
     with pytest.raises(OVNPUError, match=r"every call of the UNet ran on torch, because of attention"):
         sample(seams, seams.place_unet(patched, CPU_PLAN, Recorder()))
+
+
+def test_precisions_are_compared_side_by_side(seams):
+    from ovpack.nodes.seams.precision import PrecisionComparison
+
+    plan = DevicePlan(unet=SubmodelPlan("CPU", "int8-weights"))
+    compared = PrecisionComparison(
+        seams.model,
+        plan,
+        lambda model: {"samples": sample(seams, model)},
+        lambda latent: seams.vae.decode(latent["samples"]),
+    )
+    assert compared.picture().shape == (1, 128, 256, 3)
+    text = compared.text()
+    assert "Latent: cosine 0.99" in text and "PSNR" in text and "Output 'noise': cosine 0.99" in text, text
 
 
 @pytest.mark.parametrize("submodel", ["text encoder", "VAE"])
