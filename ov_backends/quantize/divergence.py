@@ -82,9 +82,9 @@ class LayerDifference:
         return self.input_balanced - self.balanced
 
     @property
-    def growth(self) -> float:
-        """How many times the loss of cosine has grown within this layer: the sources of an error, not its victims."""
-        return (1 - self.balanced) / (1 - self.input_balanced + 10 * NOISE)
+    def blame(self) -> float:
+        """Cosine lost here times how often the loss has grown here: high for an error's sources, not its victims."""
+        return self.jump * (1 - self.balanced) / (1 - self.input_balanced + 10 * NOISE)
 
     @property
     def is_jump(self) -> bool:
@@ -127,8 +127,8 @@ class Divergence:
     def first(self) -> LayerDifference | None:
         """The first layer in which the error grows as much as anywhere; None if rounding explains every layer."""
         jumps = [layer for layer in self.layers if layer.is_jump]
-        greatest = max((layer.growth for layer in jumps), default=0.0)
-        return next((layer for layer in jumps if layer.growth >= greatest / 2), None)
+        greatest = max((layer.blame for layer in jumps), default=0.0)
+        return next((layer for layer in jumps if layer.blame >= greatest / 2), None)
 
     @property
     def looks(self) -> str:
@@ -197,9 +197,9 @@ def compare_layers(
 
 
 def drifting_layers(reference: ov.Model, other: ov.Model, inputs: Sample, progress: Progress) -> list[LayerDifference]:
-    """Layers whose own error is more than rounding explains, the one where it grows most first."""
+    """Layers whose own error is more than rounding explains, the one most to blame first."""
     compared = compare_layers(reference, other, inputs, progress=progress)
-    return sorted((layer for layer in compared.layers if layer.jump > NOISE), key=lambda layer: -layer.growth)
+    return sorted((layer for layer in compared.layers if layer.jump > NOISE), key=lambda layer: -layer.blame)
 
 
 class _Pair:

@@ -12,6 +12,7 @@ from ..errors import CalibrationError, QuantizeError
 from ..progress import Progress, log_progress, with_heartbeat
 from .divergence import drifting_layers
 from .gate import LIMIT, Gate, Runner, Sample, colour_shift, worst_cosine
+from .saturation import cpu_saturates
 from .scope import FLOAT_TYPES, float_layers, is_quantized, layers
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ class Options:
     activation_range: "percentile" clips outliers at `percentile` per cent of the values, "min-max" keeps them.
     symmetric: None lets the device decide: nncf's presets for CPU, GPU and NPU take symmetric weights, and activations
     that are asymmetric only where negative values are rare. smooth_quant: strength with which outliers of activations
-    move into the weights (Xiao et al., 2023); 0 turns it off.
+    move into the weights (Xiao et al., 2023); 0 turns it off. overflow_fix: leave a bit of the weights unused, for CPUs
+    whose INT8 saturates; None: where this one does.
     rounds, restored_macs_share: what the repair may cost, as quantizations and as share of the MACs in float.
     """
 
@@ -38,6 +40,7 @@ class Options:
     percentile: float = 99.99
     symmetric: bool | None = None
     smooth_quant: float = 0.95
+    overflow_fix: bool | None = None
     keep_float: tuple[str, ...] = ()
     limit: float = LIMIT
     rounds: int = 4
@@ -49,7 +52,13 @@ class Options:
         ranges = f"percentile {self.percentile}" if self.activation_range == "percentile" else self.activation_range
         kept = f", float {' '.join(sorted(self.keep_float))}" if self.keep_float else ""
         symmetric = {None: "device's choice", True: "symmetric", False: "asymmetric"}[self.symmetric]
-        return f"{ranges}, {symmetric}, smooth {self.smooth_quant}, limit {self.limit}, group {self.group_size}{kept}"
+        bits = "7-bit weights, " if self.needs_overflow_fix else ""
+        gate = f"limit {self.limit}, group {self.group_size}"
+        return f"{ranges}, {symmetric}, smooth {self.smooth_quant}, {bits}{gate}{kept}"
+
+    @property
+    def needs_overflow_fix(self) -> bool:
+        return cpu_saturates() if self.overflow_fix is None else self.overflow_fix
 
 
 @dataclass(frozen=True)
@@ -181,6 +190,7 @@ def _advanced(options: Options) -> Any:
     from nncf.quantization.advanced_parameters import (
         AdvancedQuantizationParameters,
         AdvancedSmoothQuantParameters,
+        OverflowFix,
     )
     from nncf.quantization.range_estimator import (
         AggregatorType,
@@ -190,6 +200,8 @@ def _advanced(options: Options) -> Any:
     )
 
     parameters = AdvancedQuantizationParameters()
+    if options.needs_overflow_fix:
+        parameters.overflow_fix = OverflowFix.ENABLE
     strength = options.smooth_quant or -1  # nncf's "off"
     parameters.smooth_quant_alphas = AdvancedSmoothQuantParameters(convolution=-1, matmul=strength)
     if options.activation_range == "percentile":

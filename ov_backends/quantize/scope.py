@@ -12,8 +12,11 @@ LAYER_TYPES = frozenset(
 )
 """Operators that hold weights: what INT8 speeds up, and what the gate may return to floating point."""
 
-FLOAT_TYPES = ("Softmax", "MVN", "NormalizeL2", "GroupNormalization", "ReduceMean", "Interpolate")
-"""Sensitive to rounding and never a bottleneck of the MAC arrays: softmax and every form of normalization."""
+FLOAT_TYPES = (
+    "Softmax", "MVN", "NormalizeL2", "GroupNormalization", "ReduceMean", "Interpolate",
+    "LSTMCell", "LSTMSequence", "GRUCell", "GRUSequence", "RNNCell", "RNNSequence",
+)  # fmt: skip
+"""Sensitive to rounding: softmax, every form of normalization, and what feeds its own result back."""
 
 QUANTIZED_CONSTANTS = frozenset({"i8", "u8", "i4", "u4", "nf4", "f8e4m3", "f8e5m2", "f4e2m1"})
 HOISTED_INPUT = "timestep_embedding"

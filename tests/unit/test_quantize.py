@@ -11,6 +11,7 @@ from ovpack.ov_backends.quantize import int8
 from ovpack.ov_backends.quantize.divergence import compare_layers
 from ovpack.ov_backends.quantize.gate import Gate, colour_shift, cosine
 from ovpack.ov_backends.quantize.int8 import Options, quantize, split
+from ovpack.ov_backends.quantize.saturation import cpu_saturates
 from ovpack.ov_backends.quantize.scope import float_layers, is_quantized, layers
 from quantizable import Net, plain, plant_outlier, samples, to_ir
 
@@ -57,6 +58,23 @@ def test_the_time_path_and_the_last_convolution_stay_in_float(quantized):
     fed = fed_by_fake_quantize(quantized.model)
     assert not any(fed[name] for name in kept)
     assert sum(fed.values()) >= 15
+
+
+@pytest.mark.parametrize(("fix", "most"), [(True, 64), (False, 127)])
+def test_a_bit_of_the_weights_stays_free_for_cpus_that_saturate(fix, most):
+    model = quantize(plain(), "int8", samples(), Options(overflow_fix=fix, limit=0), quiet).model
+    stored = [
+        np.abs(node.data.astype(int)).max()
+        for node in model.get_ordered_ops()
+        if node.get_type_name() == "Constant" and node.get_output_element_type(0).get_type_name() == "i8"
+    ]
+    assert len(stored) >= 15 and most - 8 <= max(stored) <= most + 1
+
+
+def test_saturation_is_measured_on_this_cpu():
+    assert cpu_saturates() in (True, False)
+    assert Options().needs_overflow_fix == cpu_saturates()
+    assert ("7-bit" in str(Options())) == cpu_saturates()
 
 
 def test_softmax_and_normalization_are_fed_and_feed_float(quantized):
