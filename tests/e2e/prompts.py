@@ -32,11 +32,10 @@ def bundled(**changes: dict[str, Any]) -> Prompt:
 
 
 def plan(device: str, precision: str = "auto", policy: str = "warn") -> dict[str, Any]:
-    """Inputs of OVNPU_DevicePlan with all submodels on `device`; auto never means INT8 here."""
+    """Inputs of OVNPU_DevicePlan with all submodels on `device`."""
     chosen: dict[str, Any] = {"preset": "custom", "policy": policy}
     for name in ("text_encoder", "unet", "vae"):
-        is_int8 = name == "unet" and device == "NPU" and precision == "auto"
-        chosen |= {f"{name}_device": device, f"{name}_precision": "fp16" if is_int8 else precision}
+        chosen |= {f"{name}_device": device, f"{name}_precision": precision}
     return chosen
 
 
