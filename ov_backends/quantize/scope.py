@@ -19,7 +19,8 @@ FLOAT_TYPES = (
 """Sensitive to rounding: softmax, every form of normalization, and what feeds its own result back."""
 
 QUANTIZED_CONSTANTS = frozenset({"i8", "u8", "i4", "u4", "nf4", "f8e4m3", "f8e5m2", "f4e2m1"})
-HOISTED_INPUT = "timestep_embedding"
+CONDITIONING = frozenset({"timestep_embedding", "context", "vector"})
+"""Inputs of a UNet that say what to draw and how noisy it is, not what there is."""
 
 
 def layers(model: ov.Model) -> list[ov.Node]:
@@ -44,14 +45,15 @@ def is_quantized(model: ov.Model) -> str:
 def float_layers(model: ov.Model) -> list[str]:
     """Names of layers that stay in floating point whatever their error.
 
-    The timestep path: the layers between the input `timestep_embedding` and the feature maps carry one small vector
-    that steers every block. The last convolution: its error is the error of the noise.
+    What depends on the conditioning alone: the timestep path, one small vector that steers every block, and the keys
+    and values of the text. Their ranges are the prompt's, and ranges of another prompt change colours; they are a small
+    part of the work. And the last convolution: its error is the error of the noise.
     """
-    return [*_timestep_path(model), *_last_convolution(model)]
+    return [*_conditioning_path(model), *_last_convolution(model)]
 
 
-def _timestep_path(model: ov.Model) -> list[str]:
-    starts = [p for p in model.get_parameters() if HOISTED_INPUT in p.output(0).get_names()]
+def _conditioning_path(model: ov.Model) -> list[str]:
+    starts = [p for p in model.get_parameters() if p.output(0).get_names() & CONDITIONING]
     path = {p.get_friendly_name() for p in starts}
     for node in model.get_ordered_ops() if starts else ():
         sources = [s for s in (i.get_source_output().get_node() for i in node.inputs()) if not is_constant(s)]

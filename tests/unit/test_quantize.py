@@ -77,6 +77,18 @@ def test_saturation_is_measured_on_this_cpu():
     assert ("7-bit" in str(Options())) == cpu_saturates()
 
 
+def test_keys_and_values_of_the_text_stay_in_float():
+    """Their ranges are those of the prompts that were recorded; every other prompt would be clipped."""
+    context, sample = (ops.parameter([1, 8, 8], ov.Type.f32, name=name) for name in ("context", "sample"))
+    for parameter in (context, sample):
+        parameter.output(0).set_names({parameter.get_friendly_name()})
+    weights = ops.constant(np.eye(8, dtype=np.float32))
+    key = ops.matmul(ops.relu(context), weights, False, False, name="key")
+    query = ops.matmul(sample, weights, False, False, name="query")
+    product = ops.matmul(query, key, False, True, name="product")
+    assert float_layers(ov.Model([product], [sample, context])) == ["key"]
+
+
 def test_softmax_and_normalization_are_fed_and_feed_float(quantized):
     for node in quantized.model.get_ordered_ops():
         if node.get_type_name() in ("Softmax", "MVN", "GroupNormalization"):
