@@ -30,6 +30,10 @@ WANTED = 40
 """Samples of a set: enough for stable ranges of a UNet, and still a minute's work to quantize with."""
 
 
+MOST = 3 * WANTED
+"""Samples of a larger set that one quantization uses, spread over all its runs."""
+
+
 class Recorder:
     """Keeps about `wanted` rows of calls spread evenly over a run whose length is not known beforehand.
 

@@ -14,12 +14,16 @@ from ..errors import CalibrationError
 from ..plan import TITLES, SubmodelPlan
 from ..progress import Progress
 from ..quantize.cached import QuantizedIR, load_or_quantize
-from ..quantize.calibration import WANTED, CalibrationSet, Recorder
+from ..quantize.calibration import MOST, CalibrationSet, Recorder
 from ..quantize.divergence import compare_layers
 from ..quantize.int8 import FEW_SAMPLES
 
 if TYPE_CHECKING:
     import torch
+
+
+FEW_RUNS = 4
+"""Prompts differ in the values they bring about: a set of fewer runs does not stand for all of them."""
 
 
 def float_plan(plan: SubmodelPlan, submodel: str, policy: str) -> SubmodelPlan:
@@ -53,7 +57,7 @@ def divergence(source: Source, precision: str, cache: CompileCache, progress: Pr
     ir = load_or_convert(source, cache, progress)
     quantization = Quantization(source, precision, cache)
     quantized = quantization.choose(ir, progress)
-    samples = quantization.calibration.samples(WANTED)
+    samples = quantization.calibration.samples(MOST)
     if quantized is None or not samples:
         return quantization.notice or "No call was recorded to compare with."
     # the last calls have the least noise to hide an error in
@@ -92,8 +96,12 @@ class Quantization:
                 f"{self.precision} was asked for and the {self._title} has no recorded calls yet: this run records "
                 "them in floating point, and quantizes with them at its end."
             )
-        if not self.result.reason and self.precision == "int8" and self.result.samples < WANTED // 2:
-            return f"Only {self.result.samples} calls were recorded to quantize with; NPU Calibrate adds more."
+        runs = len(self.calibration.files)
+        if not self.result.reason and self.precision == "int8" and runs < FEW_RUNS:
+            return (
+                f"It was quantized with {self.result.samples} recorded calls of {runs} runs; other prompts may lose "
+                "accuracy. NPU Calibrate adds more prompts."
+            )
         return self.result.reason
 
     @property
@@ -140,6 +148,6 @@ class Quantization:
     def _make(self, ir: IR, progress: Progress) -> None:
         self._digest = self.calibration.digest
         self.result = load_or_quantize(
-            ir, self.precision, self._digest, lambda: self.calibration.samples(WANTED), self._cache, progress
+            ir, self.precision, self._digest, lambda: self.calibration.samples(MOST), self._cache, progress
         )
         self._untold_s += self.result.seconds
