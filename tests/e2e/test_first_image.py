@@ -34,8 +34,9 @@ def test_the_image_shows_the_prompt_and_the_report_says_where_it_ran(start_serve
     assert "NPU (emulated on CPU)" in outputs[SAMPLER]["text"][0]
 
 
-def test_three_seeds_compile_once(npu_server, run, report_of):
-    reports = [report_of(run(npu_server, bundled(n7={"seed": seed})))["submodels"]["unet"] for seed in (11, 12, 13)]
+def test_three_seeds_compile_once(start_server, run, report_of):
+    with start_server("three seeds", EMULATED) as server:
+        reports = [report_of(run(server, bundled(n7={"seed": seed})))["submodels"]["unet"] for seed in (11, 12, 13)]
     assert {r["counters"]["compilations"] for r in reports} == {1}
     assert {r["counters"]["conversions"] for r in reports} == {1}
     assert [sum(r["seconds"].values()) for r in reports[1:]] == [0, 0]
