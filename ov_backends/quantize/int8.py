@@ -29,8 +29,8 @@ class Options:
     """How ranges are found and what the gate may spend.
 
     activation_range: "percentile" clips outliers at `percentile` per cent of the values, "min-max" keeps them.
-    symmetric: None lets the device decide: nncf's presets for CPU, GPU and NPU take symmetric weights, and activations
-    that are asymmetric only where negative values are rare. smooth_quant: strength with which outliers of activations
+    symmetric: of activations; None leaves it to nncf, which takes asymmetric ones for transformers. Weights are
+    always symmetric. smooth_quant: strength with which outliers of activations
     move into the weights (Xiao et al., 2023); 0 turns it off. overflow_fix: leave a bit of the weights unused, for CPUs
     whose INT8 saturates; None: where this one does.
     rounds, restored_macs_share: what the repair may cost, as quantizations and as share of the MACs in float.
@@ -51,7 +51,7 @@ class Options:
         """Part of the identity of what is made with them."""
         ranges = f"percentile {self.percentile}" if self.activation_range == "percentile" else self.activation_range
         kept = f", float {' '.join(sorted(self.keep_float))}" if self.keep_float else ""
-        symmetric = {None: "device's choice", True: "symmetric", False: "asymmetric"}[self.symmetric]
+        symmetric = {None: "nncf's choice", True: "symmetric", False: "asymmetric"}[self.symmetric]
         bits = "7-bit weights, " if self.needs_overflow_fix else ""
         gate = f"limit {self.limit}, group {self.group_size}"
         return f"{ranges}, {symmetric}, smooth {self.smooth_quant}, {bits}{gate}{kept}"
