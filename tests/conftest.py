@@ -12,4 +12,4 @@ PACK = Path(__file__).parent.parent
 _spec = ModuleSpec("ovpack", None, is_package=True)
 _spec.submodule_search_locations = [str(PACK)]
 sys.modules["ovpack"] = module_from_spec(_spec)
-sys.path.insert(0, str(PACK / "tools"))
+sys.path[:0] = [str(PACK / name) for name in ("tools", "benchmarks")]

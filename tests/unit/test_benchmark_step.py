@@ -1,10 +1,15 @@
-"""What benchmarks/step.py makes of its measurements."""
+"""How the benchmarks run their sides, and what step.py makes of the measurements."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
-from ovpack.benchmarks import step
-from ovpack.benchmarks.step import SIDES, Clock, Ready, Result, Run, cosine, shortfalls
+import step
+from sampling import Clock
+from sides import Ready, Result, Run, cosine
+from step import SIDES, shortfalls
+from workers import SideFailed, measure
 
 HARDWARE = {
     "cpu": "A CPU",
@@ -64,8 +69,8 @@ def test_table_has_a_line_for_each_side_and_a_header():
 
 
 def test_json_says_what_was_not_measured():
-    options = step.Options(512, 3, "pytorch")
-    written = step.as_json([result("torch", [7.0]), result("fp32", [4.0], 3.99)], options, [])
+    results = [result("torch", [7.0]), result("fp32", [4.0], 3.99)]
+    written = step.as_json(results, step.Options(512, 3, "pytorch"), [])
     assert written["not_measured"] == ["bf16"]
     assert written["sides"]["fp32"]["speed_up"] == 1.75
 
@@ -83,3 +88,48 @@ def test_cosine_of_opposite_latents_is_minus_one():
 
     a = np.arange(1, 9, dtype=np.float32)
     assert cosine(a, -a) == pytest.approx(-1)
+
+
+class Counting:
+    """A bench whose steps last as many seconds as it has run."""
+
+    def __init__(self, side, options: dict):
+        if side.name in options["broken"]:
+            raise ValueError("no such model")
+        self.side, self.options, self.runs = side, options, 0
+
+    def ready(self) -> Ready:
+        return Ready(0.5, {}, HARDWARE | {"capabilities": self.options["capabilities"]} if self.side.precision else {})
+
+    def run(self) -> Run:
+        if self.side.name in self.options["dying"]:
+            os._exit(3)
+        self.runs += 1
+        return Run(self.runs, [self.runs], self.runs, 0.0, calls=os.getpid(), latent=None)
+
+
+def options(**given) -> dict:
+    return {"broken": (), "dying": (), "capabilities": "FP32"} | given
+
+
+def test_sides_take_turns_in_processes_of_their_own(capfd):
+    results = measure(SIDES, Counting, options(), rounds=2)
+    assert [result.side.name for result in results] == ["torch", "fp32"]
+    assert [[run.step_s for run in result.runs] for result in results] == [[[1], [2]]] * 2
+    assert len({os.getpid(), *(run.calls for result in results for run in result.runs)}) == 3
+    assert all(result.peak_bytes > 10**6 for result in results)
+    said = capfd.readouterr().out.splitlines()
+    assert said[2] == "NPU KSampler, CPU bf16: not measured, this CPU has no BF16 arithmetic"
+    titles = [side.title for side in SIDES[:2]]
+    rounds = [f"round {number} of 2: {title}: {number:.3f} s" for number in (1, 2) for title in titles]
+    assert said[3:] == rounds
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"broken": ("fp32",)}, "ValueError: no such model"), ({"dying": ("torch",)}, "its process ended, code 3.")],
+    ids=["traceback", "ended"],
+)
+def test_a_side_that_fails_says_which_and_why(given, message):
+    with pytest.raises(SideFailed, match=message):
+        measure(SIDES, Counting, options(**given), rounds=1)
