@@ -40,7 +40,8 @@ def precision_input(name: str, what: str, choices: Sequence[str] = PRECISIONS) -
         name,
         options=list(choices),
         default="auto",
-        tooltip=f"Arithmetic of {what}. auto: int8 for the UNet on the NPU, else fp16 on NPU and GPU, fp32 on CPU. "
+        tooltip=f"Arithmetic of {what}. auto: int8 for the UNet on the NPU, else fp16 on NPU and GPU; on the CPU "
+        "fp32, and for the UNet the fastest that is exact enough, tried out once at the end of the first run. "
         "int8: the first run records in floating point, then quantizes. int8-weights, int4-weights: only stored so.",
     )
 

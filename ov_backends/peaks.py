@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from . import devices
 from .compiler.precision import float_precision
+from .cpu_speed import bandwidth_of_this_cpu, macs_of_this_cpu
 from .graph.costs import operator_costs, port_bytes, totals
 from .plan import QUANTIZED
 from .progress import Progress, log_progress, with_heartbeat
 from .timing import milliseconds
 
 if TYPE_CHECKING:
-    import numpy as np
     import openvino as ov
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
@@ -25,12 +23,6 @@ BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
 
 SMALL_MACS = 50_000_000
 """A model below this leaves the MAC arrays of an NPU idle: at 5 TOPS it is 0.02 ms, less than starting it takes."""
-
-GEMM = (1024, 2048, 1024)
-"""Rows, depth and columns of the product that measures a CPU: 2.1 GMAC."""
-COPY_BYTES = 128 * 2**20
-"""Larger than the caches of laptops and mini PCs."""
-MEASURE_RUNS = 8
 
 _HALF = "estimate: half of INT8, as in Intel's earlier descriptions of these arrays"
 _LPDDR = "highest memory speed in Intel's product specifications (ark.intel.com), 128 bits wide"
@@ -242,37 +234,6 @@ def public_peak(device: str, architecture: str) -> PublicPeak | None:
     return PUBLIC.get(f"{base} {exact}") or PUBLIC.get(f"{base} {generation}")
 
 
-def measure_macs(
-    kind: str, size: Sequence[int] = GEMM, device: str = "CPU", clock: Callable[[], float] = time.perf_counter
-) -> float:
-    """MACs a second of a matrix product on `device` through OpenVINO, the best of some runs.
-
-    kind: "fp32", "bf16", "fp16" or "int8"; size: rows, depth, columns.
-    """
-    import numpy as np
-
-    rows, depth, columns = size
-    x = np.random.default_rng(1).uniform(-1, 1, (rows, depth)).astype(np.float32)
-    return rows * depth * columns / _fastest(_product(kind, size), x, kind, device, clock)
-
-
-def measure_bandwidth(
-    size_bytes: int = COPY_BYTES, device: str = "CPU", clock: Callable[[], float] = time.perf_counter
-) -> float:
-    """Bytes a second that are read and written when `size_bytes` are copied by all threads, the best of some runs.
-
-    As in STREAM (McCalpin, 1995) the reading of what is overwritten is not counted.
-    """
-    import numpy as np
-    import openvino as ov
-    from openvino import opset13 as ops
-
-    x = np.ones((size_bytes // 4096, 1024), np.float32)
-    port = ops.parameter(list(x.shape), ov.Type.f32, name="x")
-    # abs is a copy that the compiler does not leave out
-    return 2 * x.nbytes / _fastest(ov.Model([ops.abs(port)], [port], "copy"), x, "fp32", device, clock)
-
-
 def _published(device: str, kind: str) -> DevicePeak | None:
     architecture = next((d.architecture for d in devices.list_devices() if _is_same(d.name, device)), "")
     row = public_peak(device, architecture)
@@ -288,47 +249,7 @@ def _is_same(name: str, device: str) -> bool:
     return name == device or {name, device} in ({"GPU", "GPU.0"}, {"NPU", "NPU.0"})
 
 
-_macs_of_this_cpu = lru_cache(maxsize=None)(measure_macs)
-_bandwidth_of_this_cpu = lru_cache(maxsize=None)(measure_bandwidth)
-
-
 def _measured_cpu(kind: str, progress: Progress) -> DevicePeak:
-    macs = with_heartbeat(lambda: _macs_of_this_cpu(kind), f"Measuring what the CPU can do in {kind}", progress)
-    bandwidth = with_heartbeat(_bandwidth_of_this_cpu, "Measuring the memory bandwidth", progress)
+    macs = with_heartbeat(lambda: macs_of_this_cpu(kind), f"Measuring what the CPU can do in {kind}", progress)
+    bandwidth = with_heartbeat(bandwidth_of_this_cpu, "Measuring the memory bandwidth", progress)
     return DevicePeak("CPU", kind, macs, bandwidth, "measured here: a matrix product and a copy through OpenVINO")
-
-
-def _product(kind: str, size: Sequence[int]) -> ov.Model:
-    """x [rows, depth] times constant weights [columns, depth]; for int8 both are quantized."""
-    import numpy as np
-    import openvino as ov
-    from openvino import opset13 as ops
-
-    rows, depth, columns = size
-    generator = np.random.default_rng(0)
-    x = factor = ops.parameter([rows, depth], ov.Type.f32, name="x")
-    if kind == "int8":
-        low, high = (ops.constant(np.float32(edge)) for edge in (-1.28, 1.27))
-        factor = ops.fake_quantize(x, low, high, low, high, 256)
-        stored = ops.constant(generator.integers(-127, 128, (columns, depth)).astype(np.int8))
-        weights = ops.multiply(ops.convert(stored, "f32"), ops.constant(np.full((columns, 1), 0.01, np.float32)))
-    else:
-        weights = ops.constant(generator.uniform(-1, 1, (columns, depth)).astype(np.float32))
-    return ov.Model([ops.matmul(factor, weights, False, True)], [x], f"product {kind}")
-
-
-def _fastest(model: ov.Model, x: np.ndarray, kind: str, device: str, clock: Callable[[], float]) -> float:
-    """Seconds of the fastest of MEASURE_RUNS inferences; the first one is not counted."""
-    import openvino as ov
-
-    hint = {"INFERENCE_PRECISION_HINT": {"bf16": "bf16", "fp16": "f16"}.get(kind, "f32")}
-    compiled = devices.core().compile_model(model, device, {"PERFORMANCE_HINT": "LATENCY", **hint})
-    request = compiled.create_infer_request()
-    request.set_input_tensor(ov.Tensor(x, shared_memory=True))
-    request.infer()
-    durations = []
-    for _ in range(MEASURE_RUNS):
-        started = clock()
-        request.infer()
-        durations.append(clock() - started)
-    return min(durations)

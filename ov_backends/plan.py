@@ -13,7 +13,8 @@ QUANTIZED = ("int8", "int8-weights", "int4-weights")
 """int8: weights and activations, calibrated on recorded calls. The other two: only the weights are stored so."""
 
 PRECISIONS = ("auto", "fp32", "fp16", "bf16", *QUANTIZED)
-"""Precision of the arithmetic. auto: int8 for the UNet on the NPU; else fp16 on NPU and GPU, fp32 on CPU."""
+"""Precision of the arithmetic. auto: int8 for the UNet on the NPU, else fp16 on NPU and GPU; on the CPU fp32, for the
+UNet what runtime/trial.py measures."""
 
 POLICIES = ("warn", "error", "allow")
 """When something cannot run where it was asked to: warn and go on, stop with an error, or go on and only report it."""

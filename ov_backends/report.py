@@ -45,6 +45,8 @@ class SubmodelReport:
     quantize_s: float = 0.0
     quantization: dict = field(default_factory=dict)
     """Of a quantized submodel: what the accuracy gate measured and which layers stay in floating point."""
+    choice: str = ""
+    """Where the precision was left to us and measured: which it is and by what figures."""
     conversions: int = 0
     compilations: int = 0
     """Compilations of this submodel in this process, in this run and before."""
@@ -88,6 +90,7 @@ class SubmodelReport:
             asked = "" if self._is_as_asked() else f" (asked: {self.requested_device})"
             accuracy = f" ({self.quantization['text']})" if self.quantization.get("used") else ""
             parts.append(f"{self.actual_device}{asked} {self.precision}{accuracy}")
+            parts += [self.choice] if self.choice else []
             fallen = Counter(operator.type for operator in self.fallback)
             parts.append("fell back: " + ", ".join(f"{n} {t}" for t, n in fallen.items()) if fallen else "no fallback")
             parts.append(f"cache {self.cache_state}" + (f" ({self.cache_reason})" if self.cache_reason else ""))
@@ -122,6 +125,7 @@ class SubmodelReport:
                 "import": round(self.import_s, 3),
             },
             **({"quantization": self.quantization} if self.quantization else {}),
+            **({"choice": self.choice} if self.choice else {}),
             "counters": {"conversions": self.conversions, "compilations": self.compilations},
             "first_ms": _rounded(self.first_ms),
             "steady_ms": _rounded(self.steady_ms),

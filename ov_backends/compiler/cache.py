@@ -1,4 +1,4 @@
-"""Content-addressed cache of IR and compiled blobs, shared by processes and kept across runs.
+"""Content-addressed cache of IR, compiled blobs and what was measured, shared by processes and kept across runs.
 
 Layout below the root: `<kind>/<key>/` holds an entry's files and `manifest.json`; `tmp/` what is being written;
 `locks/` one file for each entry being made or removed, `leases/` one for each process that uses an entry.
@@ -21,7 +21,7 @@ from pathlib import Path
 log = logging.getLogger("ovnpu")
 
 MANIFEST = "manifest.json"
-KINDS = ("ir", "blob")
+KINDS = ("ir", "blob", "trial")
 DEFAULT_LIMIT_GB = 20.0
 STALE_S = 24 * 3600
 """Age in seconds after which an unfinished write is the remains of a process that died."""

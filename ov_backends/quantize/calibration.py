@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..compiler.cache import entry_key
 from ..errors import CalibrationError
 from .gate import Sample
+from .scope import CONDITIONING
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,6 +33,9 @@ WANTED = 40
 
 MOST = 3 * WANTED
 """Samples of a larger set that one quantization uses, spread over all its runs."""
+FEW_RUNS = 4
+"""Prompts differ in the values they bring about: a set of fewer runs does not stand for all of them."""
+PROMPT_INPUTS = CONDITIONING - {"timestep_embedding"}
 
 
 class Recorder:
@@ -93,9 +97,20 @@ class CalibrationSet:
         return sorted(self.path.glob("*.safetensors"))
 
     @property
+    def used(self) -> list[Path]:
+        """The files to quantize with.
+
+        What was recorded by the way counts once there are FEW_RUNS runs: to quantize after each would take too long.
+        """
+        if len(self.files) >= FEW_RUNS:
+            return self.files
+        about = self._about()
+        return [file for file in self.files if not about.get(file.name, {}).get("by_the_way")]
+
+    @property
     def digest(self) -> str:
-        """Stands for the set's contents in an identity; "" while it is empty."""
-        names = " ".join(file.stem for file in self.files)
+        """Stands for the calls to quantize with, in an identity; "" while there are none."""
+        names = " ".join(file.stem for file in self.used)
         return hashlib.sha256(names.encode()).hexdigest()[:16] if names else ""
 
     @property
@@ -103,10 +118,16 @@ class CalibrationSet:
         """Number of samples; damaged files count nothing."""
         return sum(int(about.get("samples", 0)) for about in self._about().values())
 
-    def add(self, samples: Sequence[Sample], about: str) -> int:
+    def has_prompt_of(self, samples: Sequence[Sample]) -> bool:
+        """Whether a run with the same prompts is in the set; never where a model has no such inputs."""
+        prompts = _prompts(samples)
+        return prompts != "" and any(about.get("prompts") == prompts for about in self._about().values())
+
+    def add(self, samples: Sequence[Sample], about: str, by_the_way: bool = False) -> int:
         """Keep the samples of one run; `about` says which. Returns how many were kept.
 
-        Samples with NaN or infinity are left out with a warning. Raises OSError when the disk is full or read-only.
+        by_the_way: nothing waits for it. Samples with NaN or infinity are left out with a warning. Raises
+        OSError when the disk is full or read-only.
         """
         import numpy as np
         from safetensors.numpy import save
@@ -120,7 +141,8 @@ class CalibrationSet:
             return 0
         tensors = {f"{i:04d}/{name}": array for i, sample in enumerate(whole) for name, array in sample.items()}
         made = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        data = save(tensors, {**self.identity, "about": about, "made": made, "samples": str(len(whole))})
+        told = {"about": about, "made": made, "samples": str(len(whole)), "prompts": _prompts(whole)}
+        data = save(tensors, {**self.identity, **told, "by_the_way": "yes" if by_the_way else ""})
         name = hashlib.sha256(data).hexdigest()[:16]
         self.path.mkdir(parents=True, exist_ok=True)
         _write(self.path / f"{name}.safetensors", data)
@@ -128,8 +150,11 @@ class CalibrationSet:
         return len(whole)
 
     def samples(self, wanted: int | None = None) -> list[Sample]:
-        """All samples, or `wanted` of them spread over the runs; CalibrationError for damaged or foreign files."""
-        found = [sample for file in self.files for sample in self._read(file)]
+        """All to quantize with, or `wanted` of them spread over the runs.
+
+        CalibrationError for damaged or foreign files.
+        """
+        found = [sample for file in self.used for sample in self._read(file)]
         return spread(found, wanted) if wanted else found
 
     def clear(self) -> None:
@@ -178,6 +203,12 @@ class CalibrationSet:
         }
         text = json.dumps({"schema": 1, "identity": self.identity, "runs": runs}, indent=1, ensure_ascii=False)
         _write(self.path / MANIFEST, text.encode("utf-8"))
+
+
+def _prompts(samples: Sequence[Sample]) -> str:
+    """Stands for what the calls were told to draw, whatever the noise; "" where the model has no such inputs."""
+    told = {array.tobytes() for sample in samples for name, array in sample.items() if name in PROMPT_INPUTS}
+    return hashlib.sha256(b"".join(sorted(told))).hexdigest()[:16] if told else ""
 
 
 def spread(items: Sequence[T], wanted: int) -> list[T]:

@@ -14,16 +14,12 @@ from ..errors import CalibrationError
 from ..plan import TITLES, SubmodelPlan
 from ..progress import Progress
 from ..quantize.cached import QuantizedIR, load_or_quantize
-from ..quantize.calibration import MOST, CalibrationSet, Recorder
+from ..quantize.calibration import FEW_RUNS, MOST, CalibrationSet, Recorder
 from ..quantize.divergence import compare_layers
 from ..quantize.int8 import FEW_SAMPLES
 
 if TYPE_CHECKING:
     import torch
-
-
-FEW_RUNS = 4
-"""Prompts differ in the values they bring about: a set of fewer runs does not stand for all of them."""
 
 
 def float_plan(plan: SubmodelPlan, submodel: str, policy: str) -> SubmodelPlan:
@@ -67,7 +63,8 @@ def divergence(source: Source, precision: str, cache: CompileCache, progress: Pr
 class Quantization:
     """What became of the wish to run `source` in `precision`, one of plan.QUANTIZED.
 
-    int8 needs recorded calls: while there are too few, the submodel runs in floating point and this records.
+    int8 needs recorded calls: while there are too few, the submodel runs in floating point and this records. One prompt
+    does not stand for all: it goes on recording those of FEW_RUNS runs by the way, and then quantizes once more.
     """
 
     def __init__(self, source: Source, precision: str, cache: CompileCache):
@@ -85,8 +82,8 @@ class Quantization:
 
     @property
     def activity(self) -> str:
-        """What to show beside the calls of a run: "recording calibration 14/40", or ""."""
-        return self.recorder.progress if self.recorder else ""
+        """What to show beside the calls of a run that is needed for INT8: "recording calibration 14/40", or ""."""
+        return self.recorder.progress if self.recorder and self.needs_calls else ""
 
     @property
     def notice(self) -> str:
@@ -99,8 +96,9 @@ class Quantization:
         runs = len(self.calibration.files)
         if not self.result.reason and self.precision == "int8" and runs < FEW_RUNS:
             return (
-                f"It was quantized with {self.result.samples} recorded calls of {runs} runs; other prompts may lose "
-                "accuracy. NPU Calibrate adds more prompts."
+                f"It was quantized with {self.result.samples} recorded calls; prompts recorded so far: {runs} of "
+                f"{FEW_RUNS}, others may lose accuracy until it is quantized again with all of them. "
+                "NPU Calibrate adds prompts at once."
             )
         return self.result.reason
 
@@ -110,7 +108,8 @@ class Quantization:
 
     def start(self) -> None:
         """Before a run: what a run that was cancelled has recorded is forgotten."""
-        self.recorder = Recorder() if self.needs_calls else None
+        is_short = self.precision == "int8" and len(self.calibration.files) < FEW_RUNS
+        self.recorder = Recorder() if self.needs_calls or is_short else None
 
     def choose(self, ir: IR, progress: Progress) -> IR | None:
         """The quantized IR, made from `ir` if it can be; None: float for now."""
@@ -134,8 +133,11 @@ class Quantization:
         recorder, self.recorder = self.recorder, None
         if recorder is None or recorder.is_empty:
             return False
-        self.calibration.add(recorder.samples(), about)
-        if self.calibration.count < FEW_SAMPLES:
+        samples = recorder.samples()
+        if self.result is not None and self.calibration.has_prompt_of(samples):
+            return False
+        self.calibration.add(samples, about, by_the_way=self.result is not None)
+        if self.calibration.count < FEW_SAMPLES or (self.result is not None and not self.is_outdated):
             return False
         self._make(ir, progress)
         return True

@@ -24,6 +24,7 @@ from ..tensors import Shapes
 from .parity import parity
 from .quantization import Quantization
 from .session import Session
+from .trial import Trial
 
 if TYPE_CHECKING:
     import torch
@@ -69,6 +70,7 @@ class Submodel:
         self._loaded: OrderedDict[str, _Loaded] = OrderedDict()
         self.resolution = devices.resolve(plan.device, source.submodel, policy)
         self._quantization: Quantization | None = None
+        self._trial: Trial | None = None
         self._resolve_precision()
         if self.precision_reason and policy == "error":
             raise FallbackError(
@@ -80,7 +82,10 @@ class Submodel:
     def _resolve_precision(self) -> None:
         submodel = self.source.submodel
         self.precision, self.precision_reason = resolve_precision(self.plan.precision, self.device, submodel)
-        self._quantization = None
+        self._quantization = self._trial = None
+        if self.plan.precision == "auto" and self.device == "CPU" and submodel == "unet":
+            self._trial = Trial(self.source, self.cache)
+            self.precision = self._trial.precision
         if self.precision in QUANTIZED:
             self._quantization = Quantization(self.source, self.precision, self.cache)
 
@@ -107,8 +112,8 @@ class Submodel:
         ended = time.perf_counter()
         if is_unproven and not self._is_proven(loaded, inputs, outputs, progress):
             return self.run(inputs, report, progress)
-        if self._quantization:
-            self._quantization.record(inputs)
+        if self._recording:
+            self._recording.record(inputs)
         report.openvino_calls += 1
         if is_first:
             report.first_ms = 1000 * (ended - prepared)
@@ -124,19 +129,27 @@ class Submodel:
         outputs: Mapping[str, torch.Tensor],
         progress: Progress,
     ) -> bool:
-        """Compare one real call with the CPU, once for each compilation; False: the CPU takes over.
+        """Compare one real call with the CPU in FP32, once for each compilation; False: that takes over.
 
-        Compilers and drivers have bugs that show as wrong values, not as errors.
+        Compilers and drivers have bugs that show as wrong values, not as errors. On the CPU itself only a precision
+        that the user did not ask for is in question; INT8 has a gate of its own.
         """
-        if devices.base_name(self.device) == "CPU":
+        if devices.base_name(self.device) == "CPU" and not (self._trial and loaded.precision in ("bf16", "fp16")):
             return True
         similarity = parity(loaded.ir, loaded.session.rows, inputs, outputs, progress)
         if similarity >= LIMIT:
             return True
         name = devices.label(self.device)
-        text = f"{name} gave other values than the CPU for the same input (cosine {similarity:.3f}, {LIMIT} is needed)"
+        text = (
+            f"{name} in {loaded.precision} gave other values than the CPU in fp32 for the same input (cosine "
+            f"{similarity:.3f}, {LIMIT} is needed)"
+        )
         if loaded.compiled.entry:
             self.cache.discard(loaded.compiled.entry.path)
+        if self._trial:
+            self._loaded.clear()
+            self._trial, self.precision, self.precision_reason = None, "fp32", f"It runs in fp32 instead: {text}"
+            return False
         if self.policy == "error":
             raise InferenceError(
                 f"{TITLES[self.source.submodel]}: {text}, and the fallback policy is 'error'. Update the driver, "
@@ -148,42 +161,55 @@ class Submodel:
         return False
 
     @property
+    def _recording(self) -> Quantization | Trial | None:
+        """What takes note of the calls of a run."""
+        return self._quantization or self._trial
+
+    @property
     def activity(self) -> str:
         """What goes on beside the calls of a run, such as "recording calibration 14/40"; "" if nothing does."""
-        return self._quantization.activity if self._quantization else ""
+        return self._recording.activity if self._recording else ""
 
     def start_run(self) -> None:
         """Before a run: forget what was compiled for a calibration set that has grown since; record if need be."""
-        if self._quantization:
-            if self._quantization.is_outdated:
-                self._loaded.clear()
-            self._quantization.start()
+        if self._quantization and self._quantization.is_outdated:
+            self._loaded.clear()
+        if self._recording:
+            self._recording.start()
 
     def finish_run(self, about: str, report: SubmodelReport, progress: Progress) -> None:
-        """After a run: quantize with what it recorded, so that the next one runs in the precision asked for.
+        """After a run: quantize or choose a precision with what it recorded, for the next one to run in.
 
         about: what the run was, kept beside the recorded calls.
         """
-        if self._quantization is None or self._ir is None:
+        if self._recording is None or self._ir is None:
             return
         try:
-            made = self._quantization.finish(self._ir, about, progress)
+            made = self._recording.finish(self._ir, about, progress)
         except OSError as error:
             report.notice(f"The recorded calls could not be kept: {error.strerror or error}", self.policy)
             return
-        if made:
-            self._loaded.clear()
-            self._describe_quantization(report)
-
-    def _describe_quantization(self, report: SubmodelReport) -> None:
-        if self._quantization is None:
+        if not made:
             return
-        result = self._quantization.result
-        if result:
-            report.quantization = result.as_json()
+        self._loaded.clear()
+        if self._recording is self._trial:
+            self._resolve_precision()
+            report.choice = self._choice
+        else:
+            self._describe_precision(report)
+
+    @property
+    def _choice(self) -> str:
+        """What `auto` stands for and why, once that is known."""
+        return self._trial.verdict.text if self._trial and self._trial.verdict else ""
+
+    def _describe_precision(self, report: SubmodelReport) -> None:
+        report.choice = self._choice
+        if self._quantization and self._quantization.result:
+            report.quantization = self._quantization.result.as_json()
             report.quantize_s += self._quantization.take_seconds()
-        if self._quantization.notice:
-            report.notice(self._quantization.notice, self.policy)
+        if self._recording and self._recording.notice:
+            report.notice(self._recording.notice, self.policy)
 
     def _load(self, inputs: Mapping[str, torch.Tensor], report: SubmodelReport, progress: Progress) -> _Loaded:
         loaded = self._loaded.get(self._key(inputs))
@@ -284,7 +310,7 @@ class Submodel:
         fallen = f"Operators that {report.requested_device} does not take: " + ", ".join(
             f"{n} {kind}" for kind, n in kinds.items()
         )
-        self._describe_quantization(report)
+        self._describe_precision(report)
         for text in (self.resolution.reason, self.precision_reason, fallen if kinds else ""):
             if text:
                 report.notice(text, self.policy)

@@ -7,7 +7,11 @@ from functools import lru_cache
 import numpy as np
 import openvino as ov
 import torch
+from ovpack.ov_backends.compiler.ir import Source, hash_tensors
 from ovpack.ov_backends.convert.trace import TraceInput, trace
+from ovpack.ov_backends.progress import Progress, log_progress
+from ovpack.ov_backends.report import RunReport
+from ovpack.ov_backends.runtime.submodel import Submodel
 from torch import nn
 
 WIDTH = 32
@@ -84,3 +88,38 @@ def samples(count: int = 12, size: int = 8) -> list[dict[str, np.ndarray]]:
         }
         for _ in range(count)
     ]
+
+
+SOURCE = Source("unet", hash_tensors(Net().state_dict()), "Net", lambda: plain().clone())
+
+
+def one_run(
+    submodel: Submodel,
+    calls: int = 6,
+    size: int = 8,
+    texts: list[str] | None = None,
+    progress: Progress = log_progress,
+):
+    """A run of `calls` calls with two rows each; (its last output, its report).
+
+    texts: takes what is shown meanwhile; progress: is called with it too.
+    """
+    report = RunReport().submodel("unet", submodel.plan.device)
+    generator = torch.Generator().manual_seed(calls)
+
+    def show(text: str) -> None:
+        if texts is not None:
+            texts.append(text)
+        progress(text)
+
+    submodel.start_run()
+    for _ in range(calls):
+        given = {
+            "sample": torch.randn(2, 4, size, size, generator=generator),
+            EMBEDDING: torch.randn(2, WIDTH, generator=generator),
+        }
+        output = submodel.run(given, report, show)["noise"]
+        if texts is not None:
+            texts.append(submodel.activity)
+    submodel.finish_run("a test", report, show)
+    return output, report

@@ -7,6 +7,7 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 from ovpack.ov_backends import devices, peaks
+from ovpack.ov_backends.cpu_speed import measure_bandwidth, measure_macs, product
 from ovpack.ov_backends.devices import DeviceInfo
 from ovpack.ov_backends.errors import ShapeError
 from ovpack.ov_backends.peaks import (
@@ -17,8 +18,6 @@ from ovpack.ov_backends.peaks import (
     compare_with_peak,
     device_peak,
     ideal_seconds,
-    measure_bandwidth,
-    measure_macs,
     public_peak,
 )
 
@@ -149,7 +148,7 @@ def test_a_cpu_is_measured_by_a_product_that_runs_in_that_arithmetic(kind):
     ticks = iter(np.cumsum([0.5, 0.25] * 100).tolist())
     found = measure_macs(kind, size, clock=lambda: next(ticks))
     assert found == 64 * 512 * 64 / 0.25, "the best of its runs"
-    compiled = devices.core().compile_model(peaks._product(kind, size), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = devices.core().compile_model(product(kind, size), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     layers = [node.get_rt_info() for node in compiled.get_runtime_model().get_ordered_ops()]
     products = [i["runtimePrecision"].value for i in layers if i["layerType"].value in ("FullyConnected", "MatMul")]
     assert len(products) == 1 and products[0] in {"fp32": ("f32",), "int8": ("i8", "u8")}[kind]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ovpack.ov_backends.compiler.ir import Source, hash_tensors
+from ovpack.ov_backends.compiler.ir import Source
 from ovpack.ov_backends.errors import FallbackError
 from ovpack.ov_backends.plan import SubmodelPlan
 from ovpack.ov_backends.quantize import cached
@@ -13,11 +13,9 @@ from ovpack.ov_backends.quantize.int8 import Options
 from ovpack.ov_backends.report import RunReport
 from ovpack.ov_backends.runtime.store import SubmodelStore
 from ovpack.ov_backends.runtime.submodel import Submodel
-from quantizable import EMBEDDING, WIDTH, Net, plain
+from quantizable import EMBEDDING, SOURCE, WIDTH, one_run, samples
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
-
-SOURCE = Source("unet", hash_tensors(Net().state_dict()), "Net", lambda: plain().clone())
 
 
 @pytest.fixture
@@ -26,28 +24,6 @@ def make(cache):
         return Submodel(SOURCE, SubmodelPlan(device, precision), policy, cache)
 
     return make
-
-
-def one_run(submodel: Submodel, calls: int = 6, size: int = 8, texts: list[str] | None = None):
-    """A run of `calls` calls with two rows each; (its last output, its report)."""
-    report = RunReport().submodel("unet", submodel.plan.device)
-    generator = torch.Generator().manual_seed(calls)
-
-    def progress(text: str) -> None:
-        if texts is not None:
-            texts.append(text)
-
-    submodel.start_run()
-    for _ in range(calls):
-        given = {
-            "sample": torch.randn(2, 4, size, size, generator=generator),
-            EMBEDDING: torch.randn(2, WIDTH, generator=generator),
-        }
-        output = submodel.run(given, report, progress)["noise"]
-        if texts is not None:
-            texts.append(submodel.activity)
-    submodel.finish_run("a test", report, progress)
-    return output, report
 
 
 def test_the_first_run_records_the_second_is_int8(make):
@@ -62,7 +38,7 @@ def test_the_first_run_records_the_second_is_int8(make):
     assert report.quantization["gate"]["passed"] and report.quantize_s == 0
     assert "int8 (cosine to the float model at least 0.99" in report.line()
     # that one prompt does not stand for all is not hidden
-    assert any("quantized with 12 recorded calls of 1 runs" in notice for notice in report.notices)
+    assert any("12 recorded calls; prompts recorded so far: 1 of 4" in notice for notice in report.notices)
     similarity = torch.nn.functional.cosine_similarity(first.flatten(), second.flatten(), dim=0)
     assert 0.99 <= similarity < 1
 
@@ -75,15 +51,25 @@ def test_the_next_process_and_other_sizes_use_what_was_made(make, monkeypatch):
         assert report.precision == "int8" and report.quantize_s == 0 and report.convert_s == 0
 
 
-def test_more_recorded_calls_quantize_anew_and_say_why(make, cache):
+def test_calls_that_are_recorded_on_purpose_count_at_once(make, cache):
     submodel = make()
-    for _ in range(2):
-        one_run(submodel)
-    calibration = CalibrationSet(cache.root, SOURCE.identity)
-    calibration.add(calibration.samples()[:4], "more")
+    one_run(submodel)
+    CalibrationSet(cache.root, SOURCE.identity).add(samples(5), "NPU Calibrate")
     _, report = one_run(submodel)
-    assert report.precision == "int8" and report.quantize_s > 0 and report.quantization["samples"] == 16
-    assert report.cache_state == "miss" and report.cache_reason.startswith("calibration changed: ")
+    assert report.precision == "int8" and report.quantization["samples"] == 17 and report.quantize_s > 0
+
+
+def test_the_first_prompts_are_recorded_by_the_way_and_then_all_count(make, cache):
+    submodel, calibration = make(), CalibrationSet(cache.root, SOURCE.identity)
+    for run in (1, 2, 3):
+        _, report = one_run(submodel, calls=5 + run)
+        assert len(calibration.files) == run and len(calibration.used) == 1
+        assert report.precision == ("fp32" if run == 1 else "int8") and (report.quantize_s > 0) == (run == 1)
+    _, report = one_run(submodel, calls=9)
+    assert report.quantize_s > 0 and report.quantization["samples"] == 2 * (6 + 7 + 8 + 9)
+    _, report = one_run(submodel, calls=10)
+    assert report.precision == "int8" and report.notices == [] and len(calibration.files) == 4
+    assert report.quantize_s == 0
 
 
 @pytest.mark.parametrize("precision", ["int8-weights", "int4-weights"])
@@ -133,7 +119,7 @@ def test_a_cancelled_run_records_nothing(make, cache):
 
 
 def test_a_cache_that_cannot_be_written_leaves_the_run_in_float(make, monkeypatch):
-    def full(*_):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(CalibrationSet, "add", full)

@@ -153,8 +153,8 @@ def test_a_device_with_other_values_hands_over_to_the_cpu_and_is_not_cached(make
     assert report.actual_device == "CPU" and [target for target, _ in core.compiled] == ["GPU", "CPU"]
     (notice,) = report.notices
     assert notice == (
-        "It runs on the CPU instead: GPU gave other values than the CPU for the same input (cosine 0.420, 0.99 is "
-        "needed)."
+        "It runs on the CPU instead: GPU in fp32 gave other values than the CPU in fp32 for the same input (cosine "
+        "0.420, 0.99 is needed)."
     )
     kept = [e.manifest["identity"]["device"] for e in cache.entries() if e.manifest["kind"] == "blob"]
     assert kept == ["CPU"]
@@ -162,7 +162,7 @@ def test_a_device_with_other_values_hands_over_to_the_cpu_and_is_not_cached(make
 
 def test_with_policy_error_other_values_stop_the_run(make, core, monkeypatch):
     monkeypatch.setattr(submodel_module, "parity", lambda *_: 0.42)
-    with pytest.raises(InferenceError, match=r"UNet: GPU gave other values than the CPU .* Update the driver"):
+    with pytest.raises(InferenceError, match=r"UNet: GPU in fp32 gave other values than the CPU .* Update the driver"):
         run(make("GPU", "fp32", "error"), inputs(2))
 
 
