@@ -65,3 +65,10 @@ class MemoryWatch:
         now = self._process.memory_info().rss
         self._peak = max(self._peak, now)
         return now
+
+
+def free_memory() -> str:
+    """What the machine has left, for a message: "3.2 GB"."""
+    import psutil
+
+    return f"{psutil.virtual_memory().available / 1e9:.1f} GB"

@@ -107,6 +107,8 @@ def _text(quantized: Quantized, samples: int) -> str:
     kept = [*quantized.kept_float, *quantized.gate.restored]
     if kept:
         lines.append(f"In floating point: {', '.join(kept)}")
+    if quantized.unsupported:
+        lines.append(f"Not quantized by nncf, so in floating point too: {', '.join(quantized.unsupported)}")
     return "\n".join(lines)
 
 
@@ -116,4 +118,5 @@ def _data(quantized: Quantized, samples: int) -> dict:
         "samples": samples,
         "gate": quantized.gate.as_json(),
         "kept_float": quantized.kept_float,
+        "unsupported": quantized.unsupported,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ovnpu")
 
 VERDICT = "quantization.json"
-QUANTIZE_VERSION = "1"
+QUANTIZE_VERSION = "2"
 """Part of every quantized IR's key: raise it when a change here or in int8.py changes the result."""
 
 
@@ -40,6 +40,7 @@ class QuantizedIR:
     precision: str
     gate: Gate = field(default_factory=Gate)
     kept_float: list[str] = field(default_factory=list)
+    unsupported: list[str] = field(default_factory=list)
     samples: int = 0
     reason: str = ""
     seconds: float = 0.0
@@ -52,6 +53,7 @@ class QuantizedIR:
             "text": self.gate.text(),
             "gate": self.gate.as_json(),
             "kept_float": self.kept_float,
+            "unsupported": self.unsupported,
             "seconds": round(self.seconds, 3),
             "reason": self.reason,
         }
@@ -92,9 +94,7 @@ def load_or_quantize(
             log.warning("The quantized %s could not be kept in %s: %s", title, cache.root, error)
             model = quantized.model
             memory = IR(identity, model.clone, "not kept", seconds) if quantized.gate.passed else None
-            return QuantizedIR(
-                memory, precision, quantized.gate, quantized.kept_float, len(rows), about["reason"], seconds
-            )
+            return _outcome(memory, about, seconds)
     return _from_entry(entry, seconds)
 
 
@@ -110,6 +110,7 @@ def _verdict(quantized: Quantized, samples: int, title: str) -> dict[str, Any]:
         "precision": quantized.precision,
         "gate": gate.as_json(),
         "kept_float": quantized.kept_float,
+        "unsupported": quantized.unsupported,
         "samples": samples,
         "reason": reason,
     }
@@ -132,7 +133,11 @@ def _from_entry(entry: Entry, seconds: float) -> QuantizedIR:
         return devices.core().read_model(path)
 
     usable = IR(entry.manifest["identity"], read, "", seconds, entry) if not about["reason"] else None
-    gate = Gate.from_json(about["gate"])
+    return _outcome(usable, about, seconds)
+
+
+def _outcome(ir: IR | None, about: Mapping[str, Any], seconds: float) -> QuantizedIR:
     return QuantizedIR(
-        usable, about["precision"], gate, about["kept_float"], about["samples"], about["reason"], seconds
-    )
+        ir, about["precision"], Gate.from_json(about["gate"]), about["kept_float"], about["unsupported"],
+        about["samples"], about["reason"], seconds,
+    )  # fmt: skip

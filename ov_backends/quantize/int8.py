@@ -6,14 +6,16 @@ import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CalibrationError, QuantizeError
+from ..memory import free_memory
 from ..progress import Progress, log_progress, with_heartbeat
 from .divergence import drifting_layers
 from .gate import LIMIT, Gate, Runner, Sample, colour_shift, worst_cosine
 from .saturation import cpu_saturates
-from .scope import FLOAT_TYPES, float_layers, is_quantized, layers
+from .scope import FLOAT_TYPES, float_layers, is_quantized, layers, left_in_float
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("ovnpu")
 
 FEW_SAMPLES = 4
+OUT_OF_MEMORY = ("bad_alloc", "bad allocation", "out of memory", "not enough memory", "allocate")
+"""In the messages of nncf, OpenVINO and numpy where memory was short."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +69,15 @@ class Options:
 class Quantized:
     """A quantized model, what the gate said of it, and the layers that stay in floating point.
 
-    kept_float: for their kind (timestep path, last convolution), by request, or because nncf cannot quantize them.
+    kept_float: for their kind (timestep path, last convolution) or by request. unsupported: those that nncf left alone
+    although they might have been quantized.
     """
 
     model: ov.Model
     precision: str
     gate: Gate
     kept_float: list[str] = field(default_factory=list)
+    unsupported: list[str] = field(default_factory=list)
 
 
 def quantize(
@@ -88,7 +94,8 @@ def quantize(
     precision: "int8" (weights and activations, needs samples), "int8-weights" or "int4-weights".
     samples: inputs of real calls, name -> float [1, ...]; sizes may differ. held_out: inputs for the gate, by default
     every fourth sample, which then takes no part in the calibration.
-    Raises CalibrationError (no samples, NaN), QuantizeError (already quantized, nothing to quantize).
+    Raises CalibrationError (no samples, NaN), QuantizeError (already quantized, nothing to quantize, out of memory, or
+    whatever stopped nncf).
     """
     options = options or Options()
     if reason := is_quantized(model):
@@ -111,8 +118,10 @@ def quantize(
         if not more:
             break
         restored = [*restored, *more]
-    float_names = [*float_layers(model), *options.keep_float] if precision == "int8" else []
-    return Quantized(quantized, precision, gate, float_names)
+    float_names = [*(float_layers(model) if precision == "int8" else []), *options.keep_float]
+    known = {*float_names, *restored}
+    unsupported = [name for name in left_in_float(quantized, precision) if name not in known]
+    return Quantized(quantized, precision, gate, float_names, unsupported)
 
 
 def split(samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
@@ -146,6 +155,7 @@ def _once(
         text = f"Quantizing the {title} again with {len(restored)} layers in float"
     names = list(dict.fromkeys([*restored, *options.keep_float]))
 
+    @_explained(title)
     def work() -> ov.Model:
         import nncf
 
@@ -220,6 +230,23 @@ def _advanced(options: Options) -> Any:
 
 
 @contextlib.contextmanager
+def _explained(title: str) -> Iterator[None]:
+    """What nncf or OpenVINO raise becomes a QuantizeError that says what to do."""
+    try:
+        yield
+    except Exception as error:  # nncf raises many kinds
+        said = str(error).strip() or type(error).__name__
+        if isinstance(error, MemoryError) or any(word in said for word in OUT_OF_MEMORY):
+            raise QuantizeError(
+                f"There is not enough memory to quantize the {title} ({free_memory()} are free). Close other programs, "
+                "record fewer or smaller calls (NPU Calibrate), or choose int8-weights, which needs less."
+            ) from error
+        raise QuantizeError(
+            f"The {title} could not be quantized: {said.splitlines()[-1]}. Choose fp16 or int8-weights."
+        ) from error
+
+
+@contextlib.contextmanager
 def _quiet_nncf() -> Iterator[None]:
     """nncf's own bars and INFO lines stay out of the log: the progress text tells the same."""
     import nncf  # noqa: F401  importing it sets its logger's level
@@ -251,11 +278,12 @@ class _Judge:
         return Gate(cosines, limit, restored, share, colour_shift(self._expected, given))
 
     def _outputs(self, model: ov.Model, which: str) -> list[list[np.ndarray]]:
-        runner = with_heartbeat(lambda: Runner(model), f"Checking the {self._title} ({which})", self._progress)
+        text, explained = f"Checking the {self._title} ({which})", _explained(self._title)
+        runner = with_heartbeat(explained(lambda: Runner(model)), text, self._progress)
         outputs = []
         for index, sample in enumerate(self._held_out):
-            self._progress(f"Checking the {self._title} ({which}), call {index + 1}/{len(self._held_out)}")
-            outputs.append(runner(sample))
+            call = explained(partial(runner, sample))
+            outputs.append(with_heartbeat(call, f"{text}, call {index + 1}/{len(self._held_out)}", self._progress))
         return outputs
 
     def worst_layers(self, quantized: ov.Model, gate: Gate, budget: float) -> list[str]:

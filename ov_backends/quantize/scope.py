@@ -18,6 +18,17 @@ FLOAT_TYPES = (
 )  # fmt: skip
 """Sensitive to rounding: softmax, every form of normalization, and what feeds its own result back."""
 
+OTHER_PRODUCTS = frozenset(
+    {
+        "Einsum", "ScaledDotProductAttention", "DeformableConvolution",
+        "LSTMCell", "LSTMSequence", "GRUCell", "GRUSequence", "RNNCell", "RNNSequence",
+    }
+)  # fmt: skip
+"""Operators that multiply too, and that nncf leaves alone."""
+DATA_MOVEMENT = frozenset(
+    {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Split", "VariadicSplit", "Slice", "StridedSlice", "Concat", "Pad"}
+)
+"""Operators that hand on what they are given, so that the numbers behind them are as quantized as those before."""
 QUANTIZED_CONSTANTS = frozenset({"i8", "u8", "i4", "u4", "nf4", "f8e4m3", "f8e5m2", "f4e2m1"})
 CONDITIONING = frozenset({"timestep_embedding", "context", "vector"})
 """Inputs of a UNet that say what to draw and how noisy it is, not what there is."""
@@ -40,6 +51,35 @@ def is_quantized(model: ov.Model) -> str:
             if any(user.get_type_name() == "Convert" and user.get_output_element_type(0).is_real() for user in users):
                 return f"weights '{node.get_friendly_name()}' of type {node.get_output_element_type(0).get_type_name()}"
     return ""
+
+
+def left_in_float(model: ov.Model, precision: str) -> list[str]:
+    """Names of what multiplies in a quantized `model` and does so in floating point all the same.
+
+    precision: "int8" counts weights and activations; the others only weights, and layers without any are not named.
+    """
+    if precision == "int8":
+        return [
+            node.get_friendly_name()
+            for node in model.get_ordered_ops()
+            if node.get_type_name() in OTHER_PRODUCTS
+            or (node.get_type_name() in LAYER_TYPES and not all(map(_is_low, node.input_values()[:2])))
+        ]
+    with_weights = [node for node in layers(model) if is_constant(node.input_value(1).get_node())]
+    return [node.get_friendly_name() for node in with_weights if not _is_low(node.input_value(1))]
+
+
+def _is_low(value: ov.Output) -> bool:
+    """Whether a value is in few bits: from a FakeQuantize, or from weights that are stored so."""
+    node = value.get_node()
+    if node.get_type_name() in ("FakeQuantize", "FakeConvert"):
+        return True
+    if node.get_type_name() == "Constant":
+        return value.get_element_type().get_type_name() in QUANTIZED_CONSTANTS
+    if node.get_type_name() in DATA_MOVEMENT | {"Convert", "Multiply", "Subtract"}:
+        is_decompression = node.get_type_name() not in DATA_MOVEMENT
+        return (is_constant(node) or not is_decompression) and _is_low(node.input_value(0))
+    return False
 
 
 def float_layers(model: ov.Model) -> list[str]:

@@ -157,6 +157,35 @@ def test_every_fourth_sample_is_held_out():
     assert split(given[:7]) == (given[:7], given[:7])
 
 
+def test_what_nncf_leaves_alone_is_listed(quantized):
+    assert quantized.unsupported == []
+    x = ops.parameter([1, 4, 8], ov.Type.f32, name="x")
+    weights = [ops.constant(np.random.default_rng(n).standard_normal((8, 8)).astype(np.float32)) for n in (0, 1)]
+    summed = ops.einsum([ops.matmul(x, weights[0], False, False, name="product"), weights[1]], "bij,jk->bik")
+    summed.set_friendly_name("sum")
+    given = [{"x": np.random.default_rng(n).standard_normal((1, 4, 8)).astype(np.float32)} for n in range(4)]
+    found = quantize(ov.Model([summed], [x]), "int8", given, progress=quiet)
+    assert found.gate.passed and found.unsupported == ["sum"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), r"not enough memory to quantize the UNet \(\d+\.\d GB are free\).*fewer or smaller calls"),
+        (RuntimeError("Check failed\nstd::bad_alloc"), "not enough memory to quantize the UNet"),
+        (RuntimeError("Check failed\nno such operation"), "UNet could not be quantized: no such operation. Choose fp16"),
+    ],
+)
+@pytest.mark.parametrize("where", ["nncf.quantize", "ovpack.ov_backends.quantize.int8.Runner"])
+def test_what_stops_nncf_or_the_check_is_said(monkeypatch, error, said, where):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(where, fail)
+    with pytest.raises(QuantizeError, match=said):
+        quantize(plain(), "int8", samples(4), progress=quiet, title="UNet")
+
+
 def test_cancel_stops_between_the_stages():
     class Cancelled(Exception):
         pass

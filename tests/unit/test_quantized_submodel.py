@@ -129,6 +129,34 @@ def test_a_cache_that_cannot_be_written_leaves_the_run_in_float(make, monkeypatc
     assert one_run(submodel)[1].precision == "fp32"
 
 
+def test_a_disk_that_fills_up_while_quantizing_costs_the_next_process_its_time_only(make, cache, monkeypatch):
+    whole = cached._save
+
+    def full(quantized, about, folder):
+        whole(quantized, about, folder)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cached, "_save", full)
+    submodel = make()
+    _, report = one_run(submodel)
+    assert report.quantization["used"]
+    assert one_run(submodel)[1].precision == "int8"
+    (kept,) = [entry for entry in cache.entries() if entry.manifest["kind"] == "ir"]
+    assert "quantization" not in kept.manifest["identity"] and not list((cache.root / "tmp").iterdir())
+
+
+def test_what_stops_quantizing_leaves_the_run_its_image(make, monkeypatch):
+    def fail(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr("nncf.quantize", fail)
+    submodel = make()
+    output, report = one_run(submodel)
+    assert torch.isfinite(output).all() and not report.quantization["used"]
+    assert any("not enough memory to quantize the UNet" in notice for notice in report.notices)
+    assert one_run(submodel)[1].precision == "fp32"
+
+
 def test_the_store_takes_a_grown_set_into_account(cache):
     store = SubmodelStore(cache)
     plan = SubmodelPlan("CPU", "int8")
