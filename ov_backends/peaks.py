@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +11,7 @@ from .cpu_speed import bandwidth_of_this_cpu, macs_of_this_cpu
 from .graph.costs import operator_costs, port_bytes, totals
 from .plan import QUANTIZED
 from .progress import Progress, log_progress, with_heartbeat
+from .public_peaks import public_peak
 from .timing import milliseconds
 
 if TYPE_CHECKING:
@@ -24,81 +23,20 @@ BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
 SMALL_MACS = 50_000_000
 """A model below this leaves the MAC arrays of an NPU idle: at 5 TOPS it is 0.02 ms, less than starting it takes."""
 
-_HALF = "estimate: half of INT8, as in Intel's earlier descriptions of these arrays"
-_LPDDR = "highest memory speed in Intel's product specifications (ark.intel.com), 128 bits wide"
-
-
-@dataclass(frozen=True)
-class PublicPeak:
-    """Published figures of the fastest part of a generation. One MAC is two operations.
-
-    gigabytes_per_s: of the memory, which CPU, GPU and NPU share. Each source is a public document, or says "estimate".
-    """
-
-    name: str
-    int8_tops: float
-    fp16_tops: float
-    gigabytes_per_s: float
-    int8_source: str
-    fp16_source: str
-    memory_source: str
-
-
-_NPU_METEOR_LAKE = PublicPeak(
-    "NPU 3720 (Meteor Lake)", 11.5, 5.75, 119.5,
-    "Intel, Lunar Lake NPU presentation, Tech Tour 2024 (NPU 3: 11.5 TOPS)", _HALF, f"LPDDR5X-7467; {_LPDDR}",
-)  # fmt: skip
-_NPU_LUNAR_LAKE = PublicPeak(
-    "NPU 4000 (Lunar Lake)", 48.0, 24.0, 136.5,
-    "Intel, Lunar Lake NPU presentation, Tech Tour 2024 (NPU 4: 48 TOPS)", _HALF, f"LPDDR5X-8533; {_LPDDR}",
-)  # fmt: skip
-_NPU_PANTHER_LAKE = PublicPeak(
-    "NPU 5010 (Panther Lake)", 50.0, 25.0, 153.6,
-    "Intel, Panther Lake presentation, Tech Tour 2025 (NPU 5: 50 TOPS)", _HALF, f"LPDDR5X-9600; {_LPDDR}",
-)  # fmt: skip
-_NPU_5020 = PublicPeak(
-    "NPU 5020 (Panther Lake)", 50.0, 25.0, 153.6,
-    "estimate: as NPU 5010, there is no figure of its own", _HALF, "estimate: as NPU 5010",
-)  # fmt: skip
-_GPU_METEOR_LAKE = PublicPeak(
-    "GPU of Meteor Lake (8 Xe-cores)", 18.0, 9.0, 119.5,
-    "Intel, Vision 2024 (34 TOPS: NPU 11, GPU 18, CPU 5)", "estimate: half of INT8 (DP4A takes 4, a vector lane 2)",
-    f"LPDDR5X-7467; {_LPDDR}",
-)  # fmt: skip
-_GPU_LUNAR_LAKE = PublicPeak(
-    "GPU of Lunar Lake (8 Xe2-cores)", 67.0, 33.5, 136.5,
-    "Intel, Lunar Lake presentation, Tech Tour 2024 (120 TOPS: NPU 48, GPU 67, CPU 5)", _HALF,
-    f"LPDDR5X-8533; {_LPDDR}",
-)  # fmt: skip
-_GPU_PANTHER_LAKE = PublicPeak(
-    "GPU of Panther Lake (12 Xe3-cores; with 4 a third of that)", 120.0, 60.0, 153.6,
-    "Intel, Panther Lake presentation, Tech Tour 2025 (180 TOPS: NPU 50, GPU 120, CPU 10)", _HALF,
-    f"LPDDR5X-9600; {_LPDDR}",
-)  # fmt: skip
-
-PUBLIC: Mapping[str, PublicPeak] = {
-    "NPU 3720": _NPU_METEOR_LAKE,
-    "NPU 4000": _NPU_LUNAR_LAKE,
-    "NPU 5010": _NPU_PANTHER_LAKE,
-    "NPU 5020": _NPU_5020,
-    # architecture versions of the GPU plugin: 12.70 and 12.71, 20.4, 30.x
-    "GPU 12.70": _GPU_METEOR_LAKE,
-    "GPU 12.71": _GPU_METEOR_LAKE,
-    "GPU 20.4": _GPU_LUNAR_LAKE,
-    "GPU 30": _GPU_PANTHER_LAKE,
-}
-"""By device and architecture, the latter without the parts that do not matter."""
-
 
 @dataclass(frozen=True)
 class DevicePeak:
-    """What a device can do in one arithmetic ("fp32", "fp16", "bf16", "int8"). source: where the figures are from."""
+    """What a device can do in one arithmetic ("fp32", "fp16", "bf16", "int8").
+
+    source: where the figures are from. is_estimate: no document says macs_per_second, it was derived.
+    """
 
     name: str
     arithmetic: str
     macs_per_second: float
     bytes_per_second: float
     source: str
+    is_estimate: bool = False
 
     @property
     def ridge(self) -> float:
@@ -114,7 +52,8 @@ class DevicePeak:
 
     def __str__(self) -> str:
         return (
-            f"{self.name} in {self.arithmetic}: {2 * self.macs_per_second / 1e12:.3g} TOPS, "
+            f"{self.name} in {self.arithmetic}: {'about ' if self.is_estimate else ''}"
+            f"{2 * self.macs_per_second / 1e12:.3g} TOPS, "
             f"{self.bytes_per_second / 1e9:.3g} GB/s ({self.source})"
         )
 
@@ -224,24 +163,15 @@ def compare_with_peak(
     return Theory(peak, sums.macs, sums.weight_bytes + ports, sums.weight_bytes + sums.activation_bytes, measured_s)
 
 
-def public_peak(device: str, architecture: str) -> PublicPeak | None:
-    """The row of PUBLIC. architecture: DEVICE_ARCHITECTURE, "4000" or "GPU: vendor=0x8086 arch=v20.4.4"."""
-    base = devices.base_name(device)
-    found = re.search(r"arch=v((\d+)\.\d+)" if base == "GPU" else r"((\d+))", architecture)
-    if not found:
-        return None
-    exact, generation = found.groups()
-    return PUBLIC.get(f"{base} {exact}") or PUBLIC.get(f"{base} {generation}")
-
-
 def _published(device: str, kind: str) -> DevicePeak | None:
     architecture = next((d.architecture for d in devices.list_devices() if _is_same(d.name, device)), "")
     row = public_peak(device, architecture)
     if row is None or kind not in ("int8", "fp16"):
         return None
-    tops, source = (row.int8_tops, row.int8_source) if kind == "int8" else (row.fp16_tops, row.fp16_source)
-    sources = f"{source}; memory: {row.memory_source}"
-    return DevicePeak(row.name, kind, tops * 1e12 / 2, row.gigabytes_per_s * 1e9, sources)
+    tops = row.int8 if kind == "int8" else row.fp16
+    return DevicePeak(
+        row.name, kind, tops.value * 1e12 / 2, row.memory.value * 1e9, f"{tops}; memory: {row.memory}", tops.is_estimate
+    )
 
 
 def _is_same(name: str, device: str) -> bool:
