@@ -13,7 +13,7 @@ from comfy_execution.graph_utils import ExecutionBlocker
 from ..ov_backends.answer import RANGES, answer, answer_text, to_image
 from ..ov_backends.plan import SubmodelPlan
 from ..ov_backends.progress import with_heartbeat
-from ..ov_backends.runtime.image_model import PRECISIONS, SIZES, ImageModel
+from ..ov_backends.runtime.image_model import SIZES, ImageModel
 from ..ov_backends.runtime.model_file import ModelFile, find_labels, fingerprint
 from ..ov_backends.runtime.pixels import IMAGENET_MEAN, IMAGENET_STD, LAYOUT_CHOICES, ORDERS, Pixels
 from ..ov_backends.runtime.store import store
@@ -80,7 +80,7 @@ class RunModel(io.ComfyNode):
                 LoadedModel.Input("model", tooltip="From Load Model (OpenVINO NPU)."),
                 io.Image.Input("image", tooltip="The images of a batch run one after the other."),
                 device_input("device", "the model"),
-                precision_input("precision", "the model", PRECISIONS),
+                precision_input("precision", "the model"),
                 policy_input(),
                 *_pixel_inputs(),
                 io.Int.Input("top_k", default=5, min=1, max=100, tooltip="How many classes are listed."),
@@ -113,6 +113,7 @@ class RunModel(io.ComfyNode):
             answers.append(found)
             text(f"{len(answers)} of {len(image)}: {answer_text(found)}")
             bar.update(1)
+        runner.finish(f"{len(image)} images", part, host.progress)
         lines = [answer_text(found) for found in answers]
         host.show("\n".join([*lines, part.line()]))
         told = json.dumps({"model": model.name, "images": answers}, ensure_ascii=False)

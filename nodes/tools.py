@@ -13,7 +13,7 @@ from PIL import Image
 from ..ov_backends.errors import FigureError
 from ..ov_backends.examination import Examination, examine
 from ..ov_backends.figure import layer_times_png, roofline_png
-from ..ov_backends.runtime.image_model import PRECISIONS
+from ..ov_backends.plan import FLOAT_PRECISIONS
 from . import host
 from .types import CATEGORY, LoadedModel, device_input, precision_input
 
@@ -30,7 +30,7 @@ class Benchmark(io.ComfyNode):
             inputs=[
                 LoadedModel.Input("model", tooltip="From Load Model (OpenVINO NPU), with every size fixed."),
                 device_input("device", "the model"),
-                precision_input("precision", "the model", PRECISIONS),
+                precision_input("precision", "the model", FLOAT_PRECISIONS),
                 io.Float.Input(
                     "seconds", default=10.0, min=0.5, max=600.0, step=0.5,
                     tooltip="Limit of the measurement, which ends earlier when the median is known. Compiling the "

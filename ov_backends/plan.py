@@ -12,7 +12,8 @@ SUBMODELS = ("text_encoder", "unet", "vae_decoder", "vae_encoder", "model", "ups
 QUANTIZED = ("int8", "int8-weights", "int4-weights")
 """int8: weights and activations, calibrated on recorded calls. The other two: only the weights are stored so."""
 
-PRECISIONS = ("auto", "fp32", "fp16", "bf16", *QUANTIZED)
+FLOAT_PRECISIONS = ("auto", "fp32", "fp16", "bf16")
+PRECISIONS = (*FLOAT_PRECISIONS, *QUANTIZED)
 """Precision of the arithmetic. auto: int8 for the UNet on the NPU, else fp16 on NPU and GPU; on the CPU fp32, for the
 UNet what runtime/trial.py measures."""
 

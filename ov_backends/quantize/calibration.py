@@ -97,12 +97,17 @@ class CalibrationSet:
         return sorted(self.path.glob("*.safetensors"))
 
     @property
+    def is_complete(self) -> bool:
+        """Whether it stands for what the model will be given, as far as one can tell."""
+        return len(self.files) >= FEW_RUNS and self.count >= WANTED
+
+    @property
     def used(self) -> list[Path]:
         """The files to quantize with.
 
-        What was recorded by the way counts once there are FEW_RUNS runs: to quantize after each would take too long.
+        What was recorded by the way counts once the set is complete: to quantize after each run would take too long.
         """
-        if len(self.files) >= FEW_RUNS:
+        if self.is_complete:
             return self.files
         about = self._about()
         return [file for file in self.files if not about.get(file.name, {}).get("by_the_way")]

@@ -28,9 +28,6 @@ SIZES = ("resize", "pad", "tile", "none")
 """How an image comes to the size that the model takes: stretched; shrunk or enlarged to fit, the rest black; cut into
 tiles that overlap, for models that give an image; not at all."""
 
-PRECISIONS = ("auto", "fp32", "fp16", "bf16")
-"""Of a model file's arithmetic; what is quantized in the file runs quantized whatever is chosen."""
-
 TILE_OVERLAP = 8
 """Tiles overlap by this part of their shorter side."""
 
@@ -107,6 +104,10 @@ class ImageModel:
         if picture is not None and whole != used:
             picture = _crop_share(picture, used[0] / whole[0], used[1] / whole[1])
         return Result(outputs, picture, (used[0] / height, used[1] / width))
+
+    def finish(self, about: str, report: SubmodelReport, progress: Progress) -> None:
+        """After the last image: with int8, quantize with what was seen; `about` says what that was."""
+        self._submodel.finish_run(about, report, progress)
 
     def _run_tiled(self, image: torch.Tensor, give) -> Result:
         """The joined picture, as the model's one output: the others belong to tiles, not to the image."""

@@ -14,7 +14,7 @@ from ..errors import CalibrationError
 from ..plan import TITLES, SubmodelPlan
 from ..progress import Progress
 from ..quantize.cached import QuantizedIR, load_or_quantize
-from ..quantize.calibration import FEW_RUNS, MOST, CalibrationSet, Recorder
+from ..quantize.calibration import FEW_RUNS, MOST, WANTED, CalibrationSet, Recorder
 from ..quantize.divergence import compare_layers
 from ..quantize.int8 import FEW_SAMPLES
 
@@ -64,7 +64,7 @@ class Quantization:
     """What became of the wish to run `source` in `precision`, one of plan.QUANTIZED.
 
     int8 needs recorded calls: while there are too few, the submodel runs in floating point and this records. One prompt
-    does not stand for all: it goes on recording those of FEW_RUNS runs by the way, and then quantizes once more.
+    does not stand for all: recording goes on by the way until the set is complete, and then quantizes once more.
     """
 
     def __init__(self, source: Source, precision: str, cache: CompileCache):
@@ -93,12 +93,11 @@ class Quantization:
                 f"{self.precision} was asked for and the {self._title} has no recorded calls yet: this run records "
                 "them in floating point, and quantizes with them at its end."
             )
-        runs = len(self.calibration.files)
-        if not self.result.reason and self.precision == "int8" and runs < FEW_RUNS:
+        if not self.result.reason and self.precision == "int8" and not self.calibration.is_complete:
             return (
-                f"It was quantized with {self.result.samples} recorded calls; prompts recorded so far: {runs} of "
-                f"{FEW_RUNS}, others may lose accuracy until it is quantized again with all of them. "
-                "NPU Calibrate adds prompts at once."
+                f"It was quantized with {self.result.samples} recorded calls; other prompts may lose accuracy. "
+                f"Recording goes on ({self.calibration.count} calls of {len(self.calibration.files)} runs so far), and with "
+                f"{WANTED} calls of {FEW_RUNS} runs it is quantized again. NPU Calibrate adds prompts at once."
             )
         return self.result.reason
 
@@ -108,8 +107,8 @@ class Quantization:
 
     def start(self) -> None:
         """Before a run: what a run that was cancelled has recorded is forgotten."""
-        is_short = self.precision == "int8" and len(self.calibration.files) < FEW_RUNS
-        self.recorder = Recorder() if self.needs_calls or is_short else None
+        is_wanted = self.precision == "int8" and not self.calibration.is_complete
+        self.recorder = Recorder() if is_wanted else None
 
     def choose(self, ir: IR, progress: Progress) -> IR | None:
         """The quantized IR, made from `ir` if it can be; None: float for now."""

@@ -8,11 +8,20 @@ import json
 import pytest
 from client import EMULATED, messages_until_done
 from comfy_server import PromptInterrupted
-from prompts import bundled
+from prompts import as_shipped, bundled
 
 
-@pytest.mark.parametrize("stage", ["Converting the UNet", "Compiling the UNet", "UNet on NPU"])
-def test_interrupting_stops_and_the_next_run_works(start_server, run, report_of, stage):
+@pytest.mark.parametrize(
+    ("stage", "prompt"),
+    [
+        ("Converting the UNet", bundled(n7={"steps": 500})),
+        ("Compiling the UNet", bundled(n7={"steps": 500})),
+        ("UNet on NPU", bundled(n7={"steps": 500})),
+        ("Quantizing the UNet", as_shipped(n7={"steps": 4})),
+        ("Checking the UNet", as_shipped(n7={"steps": 4})),
+    ],
+)
+def test_interrupting_stops_and_the_next_run_works(start_server, run, report_of, stage, prompt):
     with start_server(f"interrupt {stage.split()[0]}", EMULATED) as server:
         seen = []
 
@@ -24,7 +33,7 @@ def test_interrupting_stops_and_the_next_run_works(start_server, run, report_of,
                     server.interrupt()
 
         with pytest.raises(PromptInterrupted):
-            messages_until_done(server, bundled(n7={"steps": 500}), interrupt)
+            messages_until_done(server, prompt, interrupt)
         assert seen, f"The stage {stage!r} was never shown."
         manifests = list((server.work / "cache").glob("*/*/manifest.json"))
         assert all(json.loads(m.read_text(encoding="utf-8"))["files"] for m in manifests)

@@ -173,7 +173,10 @@ def test_what_nncf_leaves_alone_is_listed(quantized):
     [
         (MemoryError(), r"not enough memory to quantize the UNet \(\d+\.\d GB are free\).*fewer or smaller calls"),
         (RuntimeError("Check failed\nstd::bad_alloc"), "not enough memory to quantize the UNet"),
-        (RuntimeError("Check failed\nno such operation"), "UNet could not be quantized: no such operation. Choose fp16"),
+        (
+            RuntimeError("Check failed\nno such operation"),
+            "UNet could not be quantized: no such operation. Choose fp16",
+        ),
     ],
 )
 @pytest.mark.parametrize("where", ["nncf.quantize", "ovpack.ov_backends.quantize.int8.Runner"])

@@ -38,7 +38,7 @@ def test_the_first_run_records_the_second_is_int8(make):
     assert report.quantization["gate"]["passed"] and report.quantize_s == 0
     assert "int8 (cosine to the float model at least 0.99" in report.line()
     # that one prompt does not stand for all is not hidden
-    assert any("12 recorded calls; prompts recorded so far: 1 of 4" in notice for notice in report.notices)
+    assert any("12 recorded calls; other prompts may lose accuracy" in notice for notice in report.notices)
     similarity = torch.nn.functional.cosine_similarity(first.flatten(), second.flatten(), dim=0)
     assert 0.99 <= similarity < 1
 
