@@ -96,8 +96,8 @@ class Quantization:
         if not self.result.reason and self.precision == "int8" and not self.calibration.is_complete:
             return (
                 f"It was quantized with {self.result.samples} recorded calls; other prompts may lose accuracy. "
-                f"Recording goes on ({self.calibration.count} calls of {len(self.calibration.files)} runs so far), and with "
-                f"{WANTED} calls of {FEW_RUNS} runs it is quantized again. NPU Calibrate adds prompts at once."
+                f"Recording goes on ({self.calibration.count} calls of {len(self.calibration.files)} runs so far), and "
+                f"with {WANTED} calls of {FEW_RUNS} runs it is quantized again. NPU Calibrate adds prompts at once."
             )
         return self.result.reason
 
