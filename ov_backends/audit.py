@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from . import devices
-from .errors import InferenceError, TensorError
+from .errors import TensorError, last_line
+from .graph.inner_values import grouped, read_values
 from .progress import Progress, log_progress, with_heartbeat
 from .tensor_kinds import AnyTensor, round_to_bfloat16, to_numpy
 
@@ -136,9 +136,9 @@ def audit_activations(
     except RuntimeError as error:
         raise TensorError(
             f"{model.get_friendly_name()} does not take inputs of these shapes "
-            f"({', '.join(f'{name} {list(array.shape)}' for name, array in arrays.items())}): {_last_line(error)}"
+            f"({', '.join(f'{name} {list(array.shape)}' for name, array in arrays.items())}): {last_line(error)}"
         ) from error
-    groups = list(_groups(_outputs(own), group_bytes))
+    groups = list(grouped(_outputs(own), _bytes, group_bytes))
     layers: list[LayerRange] = []
     for index, group in enumerate(groups):
         text = f"Reading activations of {model.get_friendly_name()}, part {index + 1} of {len(groups)}"
@@ -224,39 +224,16 @@ def _outputs(model: ov.Model) -> list[ov.Output]:
     return outputs
 
 
-def _groups(outputs: list[ov.Output], group_bytes: int) -> Iterator[list[ov.Output]]:
-    group: list[ov.Output] = []
-    total = 0
-    for output in outputs:
-        size = 4 * math.prod(output.get_shape()) if output.get_partial_shape().is_static else UNKNOWN_BYTES
-        if group and total + size > group_bytes:
-            yield group
-            group, total = [], 0
-        group.append(output)
-        total += size
-    if group:
-        yield group
+def _bytes(output: ov.Output) -> int:
+    return 4 * math.prod(output.get_shape()) if output.get_partial_shape().is_static else UNKNOWN_BYTES
 
 
 def _read(model: ov.Model, group: list[ov.Output], arrays: Mapping[str, np.ndarray]) -> list[LayerRange]:
     """Run the model as far as `group` needs and measure each of its outputs."""
-    import openvino as ov
-    from openvino import opset13
-
-    part = ov.Model([opset13.result(output) for output in group], model.get_parameters(), "audit")
-    try:
-        compiled = devices.core().compile_model(part, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        request = compiled.create_infer_request()
-        request.infer(dict(arrays))
-    except RuntimeError as error:
-        raise InferenceError(
-            f"{model.get_friendly_name()} failed on the CPU while its activations were read: {_last_line(error)}"
-        ) from error
     ranges = []
-    for index, output in enumerate(group):
+    for output, values in zip(group, read_values(model, group, arrays), strict=True):
         node = output.get_node()
         several = f".{output.get_index()}" if node.get_output_size() > 1 else ""
-        values = to_numpy(request.get_output_tensor(index))
         ranges.append(measure_range(node.get_friendly_name() + several, node.get_type_name(), values))
     return ranges
 
@@ -267,7 +244,3 @@ def _sentence(layers: list[LayerRange], count: int, what: str, detail: Callable[
     named = ", ".join(f"{layer.name} ({detail(layer)})" for layer in layers[:NAMED])
     more = f" and {len(layers) - NAMED} more" if len(layers) > NAMED else ""
     return f"{len(layers)} of {count} layers {what}: {named}{more}."
-
-
-def _last_line(error: BaseException) -> str:
-    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)

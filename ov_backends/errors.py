@@ -61,3 +61,9 @@ class UseError(OVNPUError):
 
 class FigureError(OVNPUError):
     """A picture cannot be drawn because what draws it is not installed."""
+
+
+def last_line(error: BaseException | str) -> str:
+    """What an error of OpenVINO says; the lines before its last one say where in its source."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].rstrip(".") if lines else "no reason given"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import devices
-from ..errors import ConversionError, ShapeError
+from ..errors import ConversionError, ShapeError, last_line
 from ..tensors import Shapes, format_shapes
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def reshape(model: ov.Model, shapes: Shapes, title: str) -> None:
         model.reshape({name: list(shape) for name, shape in shapes.items()})
     except RuntimeError as error:
         raise ShapeError(
-            f"{title} cannot take {format_shapes(shapes)}: {_last_line(error)}. It was made for "
+            f"{title} cannot take {format_shapes(shapes)}: {last_line(error)}. It was made for "
             + ", ".join(f"{name} {port.get_partial_shape()}" for name, port in known.items())
         ) from error
 
@@ -105,15 +105,15 @@ def _explain(path: Path, text: str) -> str:
     """What OpenVINO's reader means by `text`."""
     kind = "SavedModel" if path.is_dir() else FORMATS[path.suffix.lower()]
     if "wasn't fully converted" in text or "unconverted" in text:
-        operators = ", ".join(dict.fromkeys(re.findall(r"^-- (\S+)", text, flags=re.MULTILINE))) or _last_line(text)
+        operators = ", ".join(dict.fromkeys(re.findall(r"^-- (\S+)", text, flags=re.MULTILINE))) or last_line(text)
         return f"{path} uses operators that OpenVINO cannot convert: {operators}. Export the model without them."
     weights = {".xml": ".bin", ".pdmodel": ".pdiparams"}.get(path.suffix.lower())
     if weights and ("weights" in text.lower() or "bin file" in text.lower() or weights in text):
         name = path.with_suffix(weights).name
         return f"{path} does not fit its weights: {name} beside it is missing, cut short or of another model."
     if path.suffix.lower() == ".onnx" and "external data" in text.lower():
-        return f"{path} keeps weights in other files that are missing or cut short beside it: {_last_line(text)}"
-    return f"{path} is damaged, or it is not {kind}; download or export it again. (OpenVINO: {_last_line(text)})"
+        return f"{path} keeps weights in other files that are missing or cut short beside it: {last_line(text)}"
+    return f"{path} is damaged, or it is not {kind}; download or export it again. (OpenVINO: {last_line(text)})"
 
 
 def _read_function(source: str, shapes: Shapes | None) -> ov.Model:
@@ -206,9 +206,3 @@ def _name_ports(model: ov.Model) -> None:
 
 def _first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def _last_line(error: RuntimeError | str) -> str:
-    """The last line says what; those before say where in OpenVINO's source."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1].rstrip(".") if lines else "no reason given"

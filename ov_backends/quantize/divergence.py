@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .. import devices as known_devices
 from ..errors import CompareError
+from ..graph.inner_values import grouped, read_values
 from ..progress import Progress, log_progress, with_heartbeat
 from .gate import LIMIT, Sample, cosine
 from .scope import is_constant, layers
@@ -212,21 +212,12 @@ class _Pair:
 
     def chunks(self, names: Sequence[str]) -> Iterator[list[str]]:
         """`names` in order, in groups whose values fit into CHUNK_BYTES."""
-        chunk: list[str] = []
-        held = 0
-        for name in names:
-            size = sum(4 * math.prod(port.get_shape()) for port in self._ports(name))
-            if chunk and held + size > CHUNK_BYTES:
-                yield chunk
-                chunk, held = [], 0
-            chunk.append(name)
-            held += size
-        if chunk:
-            yield chunk
+        return grouped(names, self._bytes, CHUNK_BYTES)
 
-    def _ports(self, name: str) -> list[ov.Output]:
+    def _bytes(self, name: str) -> int:
         node = self._nodes[0][name]
-        return [node.output(0), *(node.input_value(number) for number in self._activations(name))]
+        ports = [node.output(0), *(node.input_value(number) for number in self._activations(name))]
+        return sum(4 * math.prod(port.get_shape()) for port in ports)
 
     def compare(self, names: Sequence[str]) -> list[LayerDifference]:
         mine = self._read(0, names, fed=False)
@@ -234,7 +225,7 @@ class _Pair:
         return [self._difference(name, mine[name], given[name]) for name in names]
 
     def outputs(self) -> dict[str, float]:
-        results = [_infer(m, self._inputs, d, []) for m, d in zip(self._models, self._devices, strict=True)]
+        results = [self._values(side, [r.input_value(0) for r in self._models[side].get_results()]) for side in (0, 1)]
         ports = [p.get_any_name() if p.get_names() else f"output {i}" for i, p in enumerate(self._models[0].outputs)]
         if len(results[0]) != len(results[1]):
             raise CompareError(f"One model has {len(results[0])} outputs, the other {len(results[1])}.")
@@ -257,8 +248,12 @@ class _Pair:
             wanted[name] = {role: port for role, port in ports.items() if port[0] in nodes}
             order += wanted[name].values()
         unique = list(dict.fromkeys(order))
-        values = dict(zip(unique, _infer(self._models[side], self._inputs, self._devices[side], unique), strict=True))
+        read = self._values(side, [nodes[owner].output(number) for owner, number in unique])
+        values = dict(zip(unique, read, strict=True))
         return {name: {role: values[port] for role, port in ports.items()} for name, ports in wanted.items()}
+
+    def _values(self, side: int, outputs: Sequence[ov.Output]) -> list[np.ndarray]:
+        return read_values(self._models[side], outputs, self._inputs, self._devices[side])
 
     def _activations(self, name: str) -> list[int]:
         """Numbers of the layer's inputs that are not weights, as the reference has them."""
@@ -300,35 +295,6 @@ def _static(model: ov.Model, inputs: Sample) -> ov.Model:
         )
     copy.reshape({name: list(array.shape) for name, array in inputs.items()})
     return copy
-
-
-def _infer(model: ov.Model, inputs: Sample, device: str, ports: Sequence[tuple[str, int]]) -> list[np.ndarray]:
-    """The values at `ports` (operator name, output number); the model's own outputs if there are none given."""
-    import openvino as ov
-
-    asked = model.clone()
-    own = len(asked.outputs)
-    if ports:
-        asked.add_outputs(list(ports))
-    properties = {"INFERENCE_PRECISION_HINT": "f32"} if device == "CPU" else known_devices.compile_properties(device)
-    request = known_devices.core().compile_model(asked, device, properties).create_infer_request()
-    for name, array in inputs.items():
-        request.set_tensor(name, ov.Tensor(array, shared_memory=True))
-    request.infer()
-    given = request.output_tensors
-    if not ports:
-        return [tensor.data.copy() for tensor in given[:own]]
-    # a port that is an output of the model already is not added again
-    where = _output_numbers(asked, ports)
-    return [given[number].data.copy() for number in where]
-
-
-def _output_numbers(model: ov.Model, ports: Sequence[tuple[str, int]]) -> list[int]:
-    numbers: dict[tuple[str, int], int] = {}
-    for number, result in enumerate(model.get_results()):
-        source = result.input_value(0)
-        numbers.setdefault((source.get_node().get_friendly_name(), source.get_index()), number)
-    return [numbers[port] for port in ports]
 
 
 def _balanced(a: np.ndarray, b: np.ndarray, is_second_axis: bool) -> float:
