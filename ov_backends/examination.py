@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import devices
-from .bench import Benchmark, Limits, Ready, benchmark_model, compile_for, interleaved
+from .bench import Benchmark, Ready, benchmark_model, compile_for
 from .compiler.precision import resolve_precision
 from .diagnosis import Diagnosis, diagnose
 from .errors import ShapeError
 from .inputs import random_inputs
 from .layer_times import LayerTimes, time_layers
 from .progress import Progress, log_progress
+from .race import Limits, interleaved
 from .runtime.model_file import describe_port, suggest_shapes
 
 if TYPE_CHECKING:

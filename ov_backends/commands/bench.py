@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import devices
-from ..bench import Limits, Ready, benchmark_model, compile_for, interleaved
+from ..bench import Ready, benchmark_model, compile_for
 from ..compiler.precision import resolve_precision
 from ..diagnosis import diagnose
 from ..errors import UseError
 from ..figure import layer_times_png
 from ..inputs import random_inputs
 from ..layer_times import LayerTimes, measure_layers
+from ..race import Limits, interleaved
 from .options import Output, add_model, add_precision, add_shape, open_model, present_device
 from .samples import ImageOptions, read_samples
 

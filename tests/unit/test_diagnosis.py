@@ -10,7 +10,7 @@ import pytest
 import torch
 from openvino import opset13 as ops
 from ovpack.ov_backends import devices
-from ovpack.ov_backends.bench import Benchmark, Concurrent, Timing, compile_for
+from ovpack.ov_backends.bench import Benchmark, Concurrent, compile_for
 from ovpack.ov_backends.diagnosis import (
     Diagnosis,
     Step,
@@ -24,6 +24,7 @@ from ovpack.ov_backends.diagnosis import (
 from ovpack.ov_backends.layer_times import LayerTime, LayerTimes, time_layers
 from ovpack.ov_backends.memory import Memory
 from ovpack.ov_backends.peaks import DevicePeak, Theory
+from ovpack.ov_backends.race import Timing
 from test_figure import small_cnn
 
 PEAK = DevicePeak("a device", "int8", 2.5e12, 50e9, "made up")
