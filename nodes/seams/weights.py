@@ -53,12 +53,45 @@ def release_when_unloaded(patcher: ModelPatcher) -> set[str]:
 
 
 def float32_on_cpu(module: torch.nn.Module) -> torch.nn.Module:
-    """`module` itself if it can be traced as it is, else a copy in FP32 on the CPU."""
+    """`module` itself if it can be traced as it is, else a copy in FP32 on the CPU, quantized weights dequantized.
+
+    Raises ConversionError for weights that are kept in a form of their own.
+    """
     import copy
 
     import torch
 
-    if all(t.device.type == "cpu" and t.dtype == torch.float32 for t in module.parameters()):
+    # a subclass of Parameter holds a quantized weight, whatever dtype it claims
+    if all(type(t) is torch.nn.Parameter and _is_plain(t) for t in module.parameters()):
         return module
     with torch.inference_mode(False), torch.no_grad():
-        return copy.deepcopy(module).to("cpu", torch.float32)
+        try:
+            return copy.deepcopy(module, _dequantized(module)).to("cpu", torch.float32)
+        except (RuntimeError, NotImplementedError) as error:
+            raise ConversionError(
+                f"The weights are kept in a form that cannot be converted ({str(error).splitlines()[0]}). Use a "
+                "checkpoint in fp16, fp32 or fp8."
+            ) from error
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    import torch
+
+    return tensor.device.type == "cpu" and tensor.dtype == torch.float32
+
+
+def _dequantized(module: torch.nn.Module) -> dict[int, torch.nn.Parameter]:
+    """What a deep copy shall hold instead of quantized weights and their scales, by the id of these.
+
+    ComfyUI's layers for FP8 checkpoints have `convert_weight`, which gives the weight with its scale applied.
+    """
+    import torch
+
+    instead: dict[int, torch.nn.Parameter] = {}
+    for part in module.modules():
+        if hasattr(part, "convert_weight") and isinstance(getattr(part, "weight", None), torch.Tensor):
+            weight = part.convert_weight(part.weight).float().contiguous()
+            instead[id(part.weight)] = torch.nn.Parameter(weight, requires_grad=False)
+            if isinstance(scale := getattr(part, "scale_weight", None), torch.Tensor):
+                instead[id(scale)] = torch.nn.Parameter(torch.ones_like(scale), requires_grad=False)
+    return instead

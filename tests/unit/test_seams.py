@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fp8_model import KINDS, fp8_model
 from ovpack.ov_backends.errors import OVNPUError
 from ovpack.ov_backends.plan import DevicePlan, SubmodelPlan
 from ovpack.ov_backends.runtime import store as stores
@@ -286,3 +287,19 @@ def test_encode_and_tiled_decode_give_what_torch_gives(seams):
     report = seams.host.current_report()
     assert report.submodel("vae_decoder", "").compilations == 1
     assert report.submodel("vae_decoder", "").torch_calls == report.submodel("vae_encoder", "").torch_calls == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_in_fp8_give_what_torch_gives(seams, kind):
+    model = fp8_model(seams.model, kind)
+    expected = sample(seams, model)
+    given = sample(seams, seams.place_unet(model, CPU_PLAN))
+    report = seams.host.current_report().submodel("unet", "CPU")
+    assert report.torch_calls == 0, report.line()
+    assert torch.nn.functional.cosine_similarity(given.flatten(), expected.flatten(), dim=0) > 0.9999
+    assert not torch.allclose(expected, sample(seams, seams.model)), "rounding to FP8 changes the result"
+    # the weights arrive in floating point: what is in few bits already would be quantized a second time
+    from ovpack.nodes.seams.unet import source_of
+    from ovpack.ov_backends.quantize.scope import is_quantized
+
+    assert is_quantized(source_of(model).convert()) == ""
