@@ -27,12 +27,18 @@ def log_progress(text: str) -> None:
     log.info(text)
 
 
-def with_heartbeat(work: Callable[[], T], text: str, progress: Progress) -> T:
-    """Run `work` in a thread of its own while `progress` shows `text` and the seconds gone by.
+def with_heartbeat(
+    work: Callable[[], T],
+    text: str,
+    progress: Progress,
+    state: Callable[[], str] = lambda: "",
+    stop: Callable[[], None] = lambda: None,
+) -> T:
+    """Run `work` in a thread of its own while `progress` shows `text`, the `state` of the work and the seconds gone by.
 
-    One OpenVINO or tracing call cannot be interrupted: when `progress` raises, the call is waited for and its
-    result thrown away, so that nothing goes on in the background. A thread also starts outside torch's inference
-    mode, which is per thread and in which nothing can be traced.
+    stop: asks the work to end early; called when `progress` raises. One OpenVINO or tracing call cannot be interrupted:
+    it is waited for all the same and its result thrown away, so that nothing goes on in the background. A thread also
+    starts outside torch's inference mode, which is per thread and in which nothing can be traced.
     """
     outcome: list[T] = []
     failure: list[BaseException] = []
@@ -51,7 +57,10 @@ def with_heartbeat(work: Callable[[], T], text: str, progress: Progress) -> T:
         while worker.is_alive():
             worker.join(HEARTBEAT_S)
             if worker.is_alive():
-                progress(f"{text}, {time.monotonic() - started:.0f} s")
+                progress(f"{text}{state()}, {time.monotonic() - started:.0f} s")
+    except BaseException:
+        stop()
+        raise
     finally:
         worker.join()
     if failure:

@@ -154,6 +154,7 @@ def _once(
     if restored:
         text = f"Quantizing the {title} again with {len(restored)} layers in float"
     names = list(dict.fromkeys([*restored, *options.keep_float]))
+    reading = _Reading(samples)
 
     @_explained(title)
     def work() -> ov.Model:
@@ -166,7 +167,7 @@ def _once(
         scope = nncf.IgnoredScope(names=kept, types=list(FLOAT_TYPES), validate=False)
         return nncf.quantize(
             model.clone(),
-            nncf.Dataset([dict(sample) for sample in samples]),
+            nncf.Dataset(samples, reading),
             preset=_preset(options),
             subset_size=len(samples),
             ignored_scope=scope,
@@ -177,7 +178,29 @@ def _once(
         )
 
     with _quiet_nncf():
-        return with_heartbeat(work, text, progress)
+        return with_heartbeat(work, text, progress, reading.state, reading.stop)
+
+
+class _Reading:
+    """Hands nncf the samples, which it goes through several times, counts how far it is, and can end it."""
+
+    def __init__(self, samples: Sequence[Sample]):
+        self._samples, self._read, self._is_stopped = len(samples), 0, False
+
+    def __call__(self, sample: Sample) -> dict[str, np.ndarray]:
+        if self._is_stopped:
+            raise InterruptedError("stopped by the user")
+        self._read += 1
+        return dict(sample)
+
+    def state(self) -> str:
+        if not self._read:
+            return ""
+        passes, call = divmod(self._read - 1, self._samples)
+        return f", pass {passes + 1}, call {call + 1}/{self._samples}"
+
+    def stop(self) -> None:
+        self._is_stopped = True
 
 
 def _weights_mode(precision: str, options: Options) -> dict[str, Any]:

@@ -38,6 +38,30 @@ def test_the_heartbeat_counts_the_seconds(monkeypatch):
     assert texts == ["Compiling", "Compiling, 1 s", "Compiling, 2 s", "Compiling, 63 s"]
 
 
+def test_the_heartbeat_tells_how_far_the_work_is():
+    texts, done, steps = [], threading.Event(), iter(range(10))
+
+    def note(text: str) -> None:
+        texts.append(text)
+        if len(texts) == 3:
+            done.set()
+
+    with_heartbeat(lambda: done.wait(30), "Quantizing", note, lambda: f", call {next(steps)}")
+    assert texts[:3] == ["Quantizing", "Quantizing, call 0, 0 s", "Quantizing, call 1, 0 s"]
+
+
+def test_work_that_can_end_early_is_asked_to():
+    stopped = threading.Event()
+
+    def cancel(text: str) -> None:
+        if text.endswith(" s"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        with_heartbeat(lambda: stopped.wait(30), "Quantizing", cancel, stop=stopped.set)
+    assert stopped.is_set()
+
+
 def test_an_error_of_the_work_arrives_as_it_is():
     error = ValueError("what went wrong")
 

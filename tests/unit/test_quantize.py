@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import nncf
 import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset13 as ops
+from ovpack.ov_backends import progress
 from ovpack.ov_backends.errors import CalibrationError, CompareError, QuantizeError
 from ovpack.ov_backends.quantize import int8
 from ovpack.ov_backends.quantize.divergence import compare_layers
@@ -199,6 +201,20 @@ def test_cancel_stops_between_the_stages():
 
     with pytest.raises(Cancelled):
         quantize(plain(), "int8", samples(), progress=cancel)
+
+
+def test_cancel_ends_nncf_at_its_next_sample(monkeypatch):
+    monkeypatch.setattr(progress, "HEARTBEAT_S", 0.01)
+    whole, finished = nncf.quantize, []
+    monkeypatch.setattr(nncf, "quantize", lambda *a, **k: finished.append(whole(*a, **k)) or finished[0])
+
+    def cancel(text: str) -> None:
+        if ", pass 1, call " in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quantize(plain(), "int8", samples(40), progress=cancel, held_out=[])
+    assert finished == []
 
 
 # A layer that goes wrong
