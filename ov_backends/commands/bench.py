@@ -15,16 +15,12 @@ from ..compiler.precision import resolve_precision
 from ..diagnosis import diagnose
 from ..errors import UseError
 from ..figure import layer_times_png
-from ..inputs import random_inputs
 from ..layer_times import LayerTimes, measure_layers
 from ..race import Limits, interleaved
-from .options import Output, add_model, add_precision, add_shape, open_model, present_device
-from .samples import ImageOptions, read_samples
+from .options import Output, add_pair, add_precision, one_or_two, open_model, present_device
+from .samples import add_input, read_input
 
 if TYPE_CHECKING:
-    import numpy as np
-    import openvino as ov
-
     from ..progress import Progress
 
 HELP = "time a model, or two against each other"
@@ -32,15 +28,12 @@ EXAMPLE = "bench model.onnx --device CPU --shape bytes=[1,2048] --seconds 2"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model(parser)
-    add_model(parser, "other", nargs="?")
-    add_shape(parser)
-    parser.add_argument("--device", default="CPU", metavar="D[,D2]", help="one, or two that take turns; default CPU")
+    add_pair(parser)
     add_precision(parser)
     parser.add_argument(
         "--seconds", type=float, default=Limits.seconds, help="for all measurements; default %(default)s"
     )
-    parser.add_argument("--input", type=Path, metavar="FILE", help=".npz, .safetensors or folder; else random numbers")
+    add_input(parser)
     parser.add_argument(
         "--diagnose", action="store_true", help="also the time of each layer, and why it is not faster: four questions"
     )
@@ -48,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, progress: Progress) -> Output:
-    names = [name for name in options.device.split(",") if name]
-    if len(names) not in (1, 2) or (options.other and len(names) == 2):
+    names = one_or_two(options.device)
+    if options.other and len(names) == 2:
         raise UseError("Give one model on one device, two models on one device, or one model on two devices.")
     if options.seconds <= 0:
         raise UseError(f"--seconds {options.seconds}: a measurement takes time.")
@@ -61,7 +54,7 @@ def run(options: argparse.Namespace, progress: Progress) -> Output:
 
 def _one(options: argparse.Namespace, device: str, progress: Progress) -> Output:
     model = open_model(options.model, options.shape, progress, device)
-    inputs = _inputs(options, model)
+    inputs = read_input(options.input, model)
     measured = benchmark_model(model, device, inputs, options.precision, Limits(options.seconds), progress)
     lines, data = [measured.text()], measured.as_json()
     if not options.diagnose and not options.picture:
@@ -88,15 +81,11 @@ def _two(options: argparse.Namespace, found: list[str], progress: Progress) -> O
         model = open_model(source, options.shape, progress, device)
         precision, _ = resolve_precision(options.precision, device)
         compiled, _ = compile_for(model, device, precision, "LATENCY", progress)
-        candidates[f"{source} on {devices.label(device)}"] = Ready(compiled, _inputs(options, model))
+        candidates[f"{source} on {devices.label(device)}"] = Ready(compiled, read_input(options.input, model))
     if len(candidates) < 2:
         raise UseError("Both are the same model on the same device: there is nothing to set against each other.")
     race = interleaved(candidates, Limits(options.seconds), progress)
     return Output(race.text(), race.as_json())
-
-
-def _inputs(options: argparse.Namespace, model: ov.Model) -> dict[str, np.ndarray]:
-    return read_samples(options.input, model, ImageOptions())[0] if options.input else random_inputs(model)
 
 
 def _draw(path: Path, times: LayerTimes, title: str) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..convert.save import save_ir
 from ..graph.summary import summarize
-from .options import Output, add_model, add_shape, megabytes, open_model
+from .options import Output, add_model, add_output, add_shape, megabytes, open_model
 
 if TYPE_CHECKING:
     from ..progress import Progress
@@ -19,7 +18,7 @@ EXAMPLE = "convert model.onnx model.xml --shape bytes=[1,2048] --fp16"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("output", metavar="OUTPUT", type=Path, help="the .xml to write; the .bin goes beside it")
+    add_output(parser)
     add_shape(parser)
     parser.add_argument("--fp16", action="store_true", help="store weights in FP16: half the size")
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import devices
 from ..convert.file import read_file
-from ..errors import CalibrationError, DeviceError, ShapeError
-from ..plan import PRECISIONS, QUANTIZED
+from ..errors import CalibrationError, DeviceError, ShapeError, UseError
+from ..plan import FLOAT_PRECISIONS
 from ..runtime.model_file import describe_port, suggest_shapes
 from ..tensors import parse_shapes
 
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
 DONE, FELL_SHORT, BAD_USE = 0, 1, 2
 """Exit codes."""
-
-FLOAT_PRECISIONS = tuple(precision for precision in PRECISIONS if precision not in QUANTIZED)
-"""A file is quantized by the command of that name; what it computes in besides is chosen here."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,18 @@ def add_model(parser: argparse.ArgumentParser, name: str = "model", **more) -> N
         help="ONNX, IR (.xml), .tflite, .pdmodel, .pb, SavedModel folder, or module:function, which runs that code",
         **more,
     )
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("output", metavar="OUTPUT", type=Path, help="the .xml to write; the .bin goes beside it")
+
+
+def add_pair(parser: argparse.ArgumentParser) -> None:
+    """Two models, or one on two devices."""
+    add_model(parser)
+    add_model(parser, "other", nargs="?")
+    add_shape(parser)
+    parser.add_argument("--device", default="CPU", metavar="D[,D2]", help="one, or two, as CPU,NPU; default CPU")
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +77,7 @@ def add_device(parser: argparse.ArgumentParser, default: str = "CPU", many: bool
 
 
 def add_precision(parser: argparse.ArgumentParser) -> None:
+    # a file is quantized by the command of that name; what it computes in besides is chosen here
     parser.add_argument("--precision", choices=FLOAT_PRECISIONS, default="auto", help="of floating point; default auto")
 
 
@@ -87,6 +98,14 @@ def present_device(asked: str) -> str:
     if why := devices.why_missing(device):
         raise DeviceError(f"{device} is not available. {why}")
     return device
+
+
+def one_or_two(asked: str) -> list[str]:
+    """The devices that `asked` names, with a comma between them; whether they are there is not looked at."""
+    names = [name for name in asked.split(",") if name]
+    if len(names) not in (1, 2):
+        raise UseError(f"--device {asked}: give one device, or two with a comma between them.")
+    return names
 
 
 def require_shapes(model: ov.Model, title: str, device: str) -> None:

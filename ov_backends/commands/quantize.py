@@ -12,7 +12,7 @@ from ..errors import CalibrationError, UseError
 from ..plan import QUANTIZED
 from ..quantize.int8 import Options, Quantized
 from ..quantize.int8 import quantize as quantize_model
-from .options import DONE, FELL_SHORT, Output, add_model, add_shape, megabytes, open_model
+from .options import DONE, FELL_SHORT, Output, add_model, add_output, add_shape, megabytes, open_model
 from .samples import ImageOptions, numbers, read_samples
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ EXAMPLE = "quantize model.onnx int8.xml --precision int8 --samples samples.npz"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("output", metavar="OUTPUT", type=Path, help="the .xml to write; the .bin goes beside it")
+    add_output(parser)
     add_shape(parser)
     parser.add_argument(
         "--precision",

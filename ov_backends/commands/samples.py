@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import CalibrationError
+from ..inputs import random_inputs
 from ..layout import LAYOUTS
 from .options import check_inputs
 
@@ -34,6 +36,18 @@ class ImageOptions:
                 raise CalibrationError(f"--{name} has {len(values)} numbers; give one, or one for each colour.")
         if 0.0 in self.scale:
             raise CalibrationError("--scale holds a 0; images are divided by it.")
+
+
+def add_input(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--input", type=Path, metavar="FILE", help=".npz, .safetensors or folder, of which the first sample is taken; "
+        "else random numbers",
+    )  # fmt: skip
+
+
+def read_input(file: Path | None, model: ov.Model) -> dict[str, np.ndarray]:
+    """One input for `model`: the first sample of `file`, or random numbers."""
+    return read_samples(file, model, ImageOptions())[0] if file else random_inputs(model)
 
 
 def read_samples(source: Path, model: ov.Model, images: ImageOptions) -> list[dict[str, np.ndarray]]:

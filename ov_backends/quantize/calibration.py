@@ -162,11 +162,6 @@ class CalibrationSet:
         found = [sample for file in self.used for sample in self._read(file)]
         return spread(found, wanted) if wanted else found
 
-    def clear(self) -> None:
-        """Forget every recorded run."""
-        for file in [*self.files, self.path / MANIFEST]:
-            file.unlink(missing_ok=True)
-
     def _read(self, file: Path) -> list[Sample]:
         from safetensors import SafetensorError, safe_open
 

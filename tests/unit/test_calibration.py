@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from ovpack.ov_backends.compiler.cache import CompileCache
 from ovpack.ov_backends.errors import CalibrationError
 from ovpack.ov_backends.quantize.calibration import MANIFEST, CalibrationSet, Recorder, spread
 
@@ -63,7 +64,7 @@ def test_runs_add_up_and_are_found_by_the_next_process(tmp_path):
     manifest = json.loads((again.path / MANIFEST).read_text(encoding="utf-8"))
     assert manifest["identity"]["weights"] == "a" * 32
     assert {run["about"] for run in manifest["runs"].values()} == {"first", "ein Stern, größer"}
-    again.clear()
+    assert CompileCache(tmp_path, 0).discard(again.path), "as 'cache remove' does"
     assert again.count == 0 and again.samples() == []
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import openvino as ov
 import pytest
 from ovpack.ov_backends.__main__ import COMMANDS, ProgressLine, main
+from ovpack.ov_backends.quantize.calibration import CalibrationSet
 from PIL import Image
 from shipped_models import MAGIKA
 from small_models import WIDTH, dense_input, dense_model
@@ -245,6 +246,44 @@ def test_the_cache_is_listed_and_emptied(run, fails, capsys):
     run("compile", "dense.xml", *FIXED)
     assert run("cache", "clear", "--yes")[1]["removed"] == [key]
     assert run("cache", "size")[1]["entries"] == 0
+
+
+def recorded(count: int, letter: str = "a") -> Path:
+    """The folder of a calibration set of `count` calls in this test's cache."""
+    identity = {"submodel": "unet", "model": f"Net {letter}", "weights": letter * 32}
+    calibration = CalibrationSet(Path(os.environ["OVNPU_CACHE_DIR"]), identity)
+    calibration.add([{"x": np.full((1, 4), number, np.float32)} for number in range(count)], "a red ball, " * 20)
+    return calibration.path
+
+
+def test_a_bad_calibration_set_is_found_and_removed_alone(run, fails, capsys):
+    good, bad = recorded(3, "a"), recorded(2, "b")
+    _, listed = run("cache", "list")
+    rows = {row["what"]: row for row in listed["calibration"]}
+    assert rows["unet Net b"]["key"] == bad.name and rows["unet Net b"]["samples"] == 2
+    assert main(["cache", "list"]) == 0
+    shown = capsys.readouterr().out
+    assert "2 calibration sets" in shown and "2 calls of 1 runs: a red ball, a red ball," in shown
+    assert max(map(len, shown.splitlines()[1:])) < 120
+    assert run("cache", "size")[1]["calibration_sets"] == 2
+    assert run("cache", "remove", bad.name[:12])[1]["removed"] == [bad.name]
+    assert good.exists() and not bad.exists()
+
+
+def test_clearing_the_cache_leaves_calibration_sets_unless_told(run, fails):
+    kept = recorded(3)
+    run("compile", "dense.xml", *FIXED)
+    assert len(run("cache", "clear", "--yes")[1]["removed"]) == 1 and kept.exists()
+    assert "all 1 entries, calibration sets among them," in fails("cache", "clear", "--calibration")
+    assert run("cache", "clear", "--calibration", "--yes")[1]["removed"] == [kept.name] and not kept.exists()
+
+
+def test_a_calibration_set_whose_manifest_is_damaged_can_be_removed(run):
+    folder = recorded(3)
+    (folder / "manifest.json").write_text("{", encoding="utf-8")
+    (row,) = run("cache", "list")[1]["calibration"]
+    assert row["key"] == folder.name and row["what"].startswith("of an unknown model") and row["bytes"] > 0
+    assert run("cache", "remove", row["key"])[1]["removed"] == [folder.name]
 
 
 # --- compare ----------------------------------------------------------------------------------------------------------
