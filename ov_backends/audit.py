@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from .errors import TensorError, last_line
-from .graph.inner_values import grouped, read_values
+from .inner_values import grouped, read_values
 from .progress import Progress, log_progress, with_heartbeat
 from .tensor_kinds import AnyTensor, round_to_bfloat16, to_numpy
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CompareError
-from ..graph.inner_values import grouped, read_values
+from ..inner_values import grouped, read_values
 from ..progress import Progress, log_progress, with_heartbeat
 from .gate import LIMIT, Sample, cosine
 from .scope import is_constant, layers

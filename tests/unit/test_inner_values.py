@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openvino import opset13 as ops
 from ovpack.ov_backends.errors import InferenceError, last_line
-from ovpack.ov_backends.graph.inner_values import grouped, read_values
+from ovpack.ov_backends.inner_values import grouped, read_values
 
 
 def two_inputs() -> ov.Model:

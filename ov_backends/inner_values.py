@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from .. import devices
-from ..errors import InferenceError, last_line
-from ..tensor_kinds import to_numpy
+from . import devices
+from .errors import InferenceError, last_line
+from .tensor_kinds import to_numpy
 
 if TYPE_CHECKING:
     import numpy as np
