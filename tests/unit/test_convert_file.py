@@ -9,11 +9,12 @@ import numpy as np
 import openvino as ov
 import pytest
 from ovpack.ov_backends import devices
-from ovpack.ov_backends.convert.file import read_file
+from ovpack.ov_backends.convert.file import _explain, read_file
 from ovpack.ov_backends.errors import ConversionError, ShapeError
 from ovpack.ov_backends.tensors import format_shapes, parse_shapes
 from shipped_models import MAGIKA, SILERO
 from small_models import WIDTH, dense_expected, dense_input, dense_model
+from tensorflow_files import graph, saved_model
 
 FUNCTIONS = """
 import torch
@@ -68,10 +69,9 @@ def test_an_ir_computes_what_was_saved(ir):
 
 
 def test_a_tensorflow_graph_and_a_saved_model_are_read(tmp_path):
-    graph = _graph()
-    (tmp_path / "frozen.pb").write_bytes(graph)
+    (tmp_path / "frozen.pb").write_bytes(graph())
     (tmp_path / "saved").mkdir()
-    (tmp_path / "saved" / "saved_model.pb").write_bytes(_saved_model(graph))
+    (tmp_path / "saved" / "saved_model.pb").write_bytes(saved_model(graph()))
     for source in ("frozen.pb", "saved"):
         model = read_file(str(tmp_path / source))
         assert [list(p.get_partial_shape().to_shape()) for p in model.inputs] == [[2, 3]], source
@@ -160,6 +160,11 @@ def test_operators_that_openvino_lacks_are_named():
         read_file(str(SILERO.with_name("silero_vad.onnx")))
 
 
+def test_a_streaming_model_of_tensorflow_lite_is_not_called_damaged():
+    said = _explain(Path("wake.tflite"), "Check failed at src/frontends/x.cpp:4:\nUnexpected type: RESOURCE\n")
+    assert said.startswith("wake.tflite has tensors of the type RESOURCE, which OpenVINO does not read.")
+
+
 def test_the_width_of_the_small_model_is_kept(ir):
     assert list(read_file(str(ir), {"x": (2, WIDTH)}).output(0).get_shape()) == [2, WIDTH]
 
@@ -186,44 +191,3 @@ def test_spaces_and_question_marks_are_welcome_in_a_shape():
 def test_what_is_no_shape_is_refused(text):
     with pytest.raises(ShapeError, match=r"is no shape; write name=\[n,n,...\]|is given two shapes"):
         parse_shapes(text)
-
-
-# TensorFlow's files, written without TensorFlow: fields of protocol buffers, by the numbers of its .proto files.
-
-
-def _field(number: int, value: bytes | int) -> bytes:
-    if isinstance(value, int):
-        return bytes([number << 3, value])
-    return bytes([number << 3 | 2]) + _varint(len(value)) + value
-
-
-def _varint(value: int) -> bytes:
-    return bytes([value]) if value < 128 else bytes([value & 127 | 128, value >> 7])
-
-
-def _node(name: bytes, op: bytes, inputs: tuple[bytes, ...], **attributes: bytes) -> bytes:
-    """A NodeDef; attributes: encoded AttrValue."""
-    entries = [_field(5, _field(1, key.encode()) + _field(2, value)) for key, value in attributes.items()]
-    return _field(1, _field(1, name) + _field(2, op) + b"".join(_field(3, i) for i in inputs) + b"".join(entries))
-
-
-def _graph() -> bytes:
-    """A GraphDef: y = relu(x), x float [2, 3]."""
-    float_type = _field(6, 1)
-    shape = _field(2, _field(1, 2)) + _field(2, _field(1, 3))
-    x = _node(b"x", b"Placeholder", (), dtype=float_type, shape=_field(7, shape))
-    return x + _node(b"y", b"Relu", (b"x",), T=float_type)
-
-
-def _saved_model(graph: bytes) -> bytes:
-    """A SavedModel with one MetaGraphDef, tagged "serve", and its default signature."""
-    shape = _field(2, _field(1, 2)) + _field(2, _field(1, 3))
-    ends = {1: (b"x", b"x:0"), 2: (b"y", b"y:0")}
-    tensors = [
-        _field(number, _field(1, key) + _field(2, _field(1, name) + _field(2, 1) + _field(3, shape)))
-        for number, (key, name) in ends.items()
-    ]
-    signature = b"".join(tensors) + _field(3, b"tensorflow/serving/predict")
-    meta = _field(1, _field(4, b"serve")) + _field(2, graph)
-    meta += _field(5, _field(1, b"serving_default") + _field(2, signature))
-    return _field(1, 1) + _field(2, meta)

@@ -130,7 +130,9 @@ def test_requirements_leave_comfyuis_own_packages_alone():
     assert all(">=" in line and "," not in line for line in lines), "lower bounds only: Manager never downgrades"
 
 
-@pytest.mark.parametrize("file", ["requirements.txt", "requirements-extras.txt", "requirements-test.txt"])
+@pytest.mark.parametrize(
+    "file", ["requirements.txt", "requirements-extras.txt", "requirements-test.txt", "requirements-test-models.txt"]
+)
 def test_requirement_files_name_only_packages(file):
     text = (PACK / file).read_text(encoding="utf-8")
     assert text.isascii()
@@ -273,14 +275,16 @@ def environment(tmp_path, monkeypatch):
     for name, text in (("requirements.txt", "openvino>=1\n"), ("requirements-extras.txt", "optimum-intel\n")):
         (pack / name).write_text(text, encoding="utf-8")
     calls: list[list[str]] = []
+    options: list[list[str]] = []
 
     def pip_install(python, label, arguments):
         file = Path(arguments[-1])
+        options.append(arguments)
         calls.append(requirement_lines(file) if file.is_file() else arguments)
 
     monkeypatch.setattr(pack_environment, "pip_install", pip_install)
     monkeypatch.setattr(pack_environment, "_is_installed", lambda python, package: False)
-    return SimpleNamespace(pack=pack, python=python, calls=calls, root=tmp_path)
+    return SimpleNamespace(pack=pack, python=python, calls=calls, options=options, root=tmp_path)
 
 
 def test_everything_is_installed_in_one_solve_and_only_once(environment):
@@ -289,6 +293,14 @@ def test_everything_is_installed_in_one_solve_and_only_once(environment):
         pack_environment.prepare(environment.pack, comfyui, environment.python, {"tests": ["pytest"]})
     expected = [*pack_environment.TORCH, "openvino>=1", "optimum-intel", "aiohttp", "pytest"]
     assert environment.calls == [expected]
+
+
+def test_packages_of_which_only_files_are_read_come_without_what_they_require(environment):
+    comfyui = find_comfyui(make_comfyui(environment.root / "c"), environment.pack, no_fetch)
+    for _ in range(2):
+        pack_environment.prepare(environment.pack, comfyui, environment.python, models=["basic-pitch==0.4.0"])
+    assert len(environment.calls) == 2 and environment.calls[1] == ["basic-pitch==0.4.0"]
+    assert environment.options[1][:2] == ["--no-deps", "-r"] and "--no-deps" not in environment.options[0]
 
 
 def test_interrupted_installation_is_resumed(environment, monkeypatch):
