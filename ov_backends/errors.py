@@ -63,6 +63,14 @@ class FigureError(OVNPUError):
     """A picture cannot be drawn because what draws it is not installed."""
 
 
+class CompilerMissingError(OVNPUError):
+    """There is no NPU compiler on this machine."""
+
+
+class SetupError(OVNPUError):
+    """Something that is fetched once could not be set up: a program is missing, or the network."""
+
+
 def last_line(error: BaseException | str) -> str:
     """What an error of OpenVINO says; the lines before its last one say where in its source."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -154,8 +154,11 @@ def compare_with_peak(
 ) -> Theory | None:
     """A measured time of one inference beside theory; None where nothing is known of the device. Static shapes."""
     peak = device_peak(device, precision, progress)
-    if peak is None:
-        return None
+    return compare_with(peak, model, measured_s) if peak else None
+
+
+def compare_with(peak: DevicePeak, model: ov.Model, measured_s: float) -> Theory:
+    """The same against a peak that is known."""
     width = BYTES[peak.arithmetic]
     sums = totals(operator_costs(model, float_bytes=width))
     # inputs and outputs keep the type of their ports
@@ -165,6 +168,11 @@ def compare_with_peak(
 
 def _published(device: str, kind: str) -> DevicePeak | None:
     architecture = next((d.architecture for d in devices.list_devices() if _is_same(d.name, device)), "")
+    return published_peak(device, architecture, kind)
+
+
+def published_peak(device: str, architecture: str, kind: str) -> DevicePeak | None:
+    """What is published of a device, which need not be here; None if nothing is. See `public_peak`."""
     row = public_peak(device, architecture)
     if row is None or kind not in ("int8", "fp16"):
         return None

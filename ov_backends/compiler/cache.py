@@ -21,7 +21,7 @@ from pathlib import Path
 log = logging.getLogger("ovnpu")
 
 MANIFEST = "manifest.json"
-KINDS = ("ir", "blob", "trial")
+KINDS = ("ir", "blob", "trial", "preflight")
 DEFAULT_LIMIT_GB = 20.0
 STALE_S = 24 * 3600
 """Age in seconds after which an unfinished write is the remains of a process that died."""

@@ -31,7 +31,18 @@ OWNED_BY_COMFYUI = {
 COMFYUI_MODULES = {"comfy", "comfy_api", "comfy_execution", "comfy_extras", "folder_paths", "nodes", "server"}
 LAYERS = {"errors": 0, "graph": 2, "convert": 2, "compiler": 3, "runtime": 4, "quantize": 4}
 """Rank of each part of ov_backends: it imports from its own rank and below. Other modules are of rank 1."""
-TOP_LAYER = {"__main__", "bench", "commands", "diagnosis", "doctor", "examination", "figure", "layer_times", "peaks"}
+TOP_LAYER = {
+    "__main__",
+    "bench",
+    "commands",
+    "diagnosis",
+    "doctor",
+    "examination",
+    "figure",
+    "layer_times",
+    "peaks",
+    "preflight",
+}
 SYSTEMS = ("OS Independent", "Microsoft :: Windows", "POSIX :: Linux", "MacOS")
 ACCELERATORS = ("NVIDIA CUDA", "AMD ROCm", "Intel Arc", "Apple Metal")
 CLASSIFIERS = {
