@@ -9,11 +9,11 @@ import logging
 import sys
 import time
 
-from .commands import bench, cache, compare, compile, convert, doctor, inspect, quantize
+from .commands import bench, cache, compare, compile, convert, doctor, inspect, preflight, quantize
 from .commands.options import BAD_USE
 from .errors import OVNPUError
 
-COMMANDS = (inspect, convert, quantize, compile, bench, compare, doctor, cache)
+COMMANDS = (inspect, convert, quantize, compile, preflight, bench, compare, doctor, cache)
 INTERRUPTED = 130
 """What shells expect of a program that Ctrl+C ended."""
 

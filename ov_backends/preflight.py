@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import openvino as ov
 
 MOST_LAYERS, MOST_TYPES = 10, 12
+NAME_LENGTH = 80
 CAUTION = (
     "The times are an estimate by Intel's cost model, part of the compiler: good for comparing two models on one "
     "platform, not a promise."
@@ -103,7 +104,7 @@ class Preflight:
         lines.append(f"  The {MOST_LAYERS} layers that take longest (time, share, engine):")
         for layer in schedule.layers[:MOST_LAYERS]:
             share = f"{milliseconds(layer.seconds):>11}{layer.seconds / schedule.latency_s:>7.1%}"
-            lines.append(f"  {share}  {layer.engine:<6} {layer.type} {layer.name}")
+            lines.append(f"  {share}  {layer.engine:<6} {layer.type} {_short(layer.name)}")
         return lines
 
 
@@ -156,6 +157,11 @@ def _theory(model: ov.Model, platform: Platform, precision: str, result: Offline
         name = f"{result.tiles} of the {platform.tiles} tiles of {peak.name}"
         peak = replace(peak, name=name, macs_per_second=part * peak.macs_per_second)
     return compare_with(peak, model, result.schedule.latency_s)
+
+
+def _short(name: str) -> str:
+    """The end of a name tells more than its beginning."""
+    return name if len(name) <= NAME_LENGTH else f"...{name[3 - NAME_LENGTH :]}"
 
 
 def _ideal(theory: Theory) -> str:

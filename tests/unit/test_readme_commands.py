@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ovpack.ov_backends.__main__ import COMMANDS, main
+from ovpack.ov_backends.compiler.npu_compilers import find_compiler
 from shipped_models import MAGIKA
 
 PACK = Path(__file__).parents[2]
@@ -33,6 +34,11 @@ def sample(file: Path) -> np.ndarray:
     return np.array([filled], np.int32)
 
 
+def expected_code(command: str) -> int:
+    """Without an NPU compiler `preflight` falls short, as the README says."""
+    return 1 if command == "preflight" and find_compiler() is None else 0
+
+
 @pytest.fixture
 def folder(tmp_path, clean_environment, monkeypatch):
     """What a user has who tries the section: a model and samples of their own, here this pack's own files."""
@@ -53,7 +59,7 @@ def test_the_examples_work_in_their_order(folder, capsys):
     for words in examples():
         code = main(words[3:])
         said = capsys.readouterr()
-        assert code == 0 and said.out.strip(), f"{shlex.join(words)}\n{said.out}{said.err}"
+        assert code == expected_code(words[3]) and said.out.strip(), f"{shlex.join(words)}\n{said.out}{said.err}"
     made = {file.name for file in folder.iterdir()}
     assert made >= {"model.xml", "model.bin", "int8.xml", "int8.bin"}
 
