@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from scipy.signal import lfilter
 
+Vowels = tuple[tuple[int, int, int], ...]
+Noise = Callable[[np.random.Generator, int], np.ndarray]
 SYLLABLES = "an be con de er for ga he in jo ka low mi no or pre qua re st ter un ver wa ex you za ing tion ble ment"
 FONT_SIZES = (14, 18, 24, 32, 44)
 LINE_HEIGHT, LINE_WIDTH = 48, 320
@@ -15,15 +19,11 @@ RATE = 16_000
 """Samples a second."""
 WINDOW, CONTEXT = 512, 64
 """Samples of one decision, and those of the window before it that the model sees again."""
-VOWELS = (
-    (730, 1090, 2440),
-    (270, 2290, 3010),
-    (300, 870, 2240),
-    (530, 1840, 2480),
-    (570, 840, 2410),
-    (660, 1720, 2410),
-)
-"""First three formants of men's vowels in Hz (Peterson and Barney, 1952)."""
+MEN = ((730, 1090, 2440), (270, 2290, 3010), (300, 870, 2240), (530, 1840, 2480), (570, 840, 2410), (660, 1720, 2410))
+WOMEN = ((850, 1220, 2810), (310, 2790, 3310), (370, 950, 2670), (610, 2330, 2990), (590, 920, 2710), (860, 2050, 2850))
+"""First three formants of six vowels in Hz (Peterson and Barney, 1952)."""
+PITCH = {MEN: (90, 160), WOMEN: (160, 290)}
+"""Range of the voice's fundamental in Hz."""
 BLOCK = 160
 """Samples between two settings of the formants: 10 ms."""
 
@@ -56,17 +56,47 @@ def decode(scores: np.ndarray, characters: list[str]) -> str:
     return "".join(characters[i] for i in kept).strip()
 
 
-def sound(seconds: int, seed: int) -> np.ndarray:
-    """Phrases of vowels and hisses with pauses between them, under some noise: float32 [samples] at RATE."""
+def sound(seconds: int, seed: int, vowels: Vowels = MEN, noise: Noise | None = None) -> np.ndarray:
+    """Phrases of vowels and hisses with pauses between them, under some noise: float32 [samples] at RATE.
+
+    vowels: MEN or WOMEN, which also sets the pitch. noise: white unless given.
+    """
     generator = np.random.default_rng(seed)
     parts: list[np.ndarray] = []
     while sum(map(len, parts)) < seconds * RATE:
-        pitch, level = generator.uniform(90, 230), generator.uniform(0.1, 0.5)
-        parts += [level * _syllable(generator, pitch) for _ in range(generator.integers(4, 12))]
+        pitch, level = generator.uniform(*PITCH[vowels]), generator.uniform(0.1, 0.5)
+        parts += [level * _syllable(generator, pitch, vowels) for _ in range(generator.integers(4, 12))]
         parts.append(np.zeros(int(generator.uniform(0.6, 2) * RATE)))
     whole = np.concatenate(parts)[: seconds * RATE]
-    noise = generator.uniform(0.0005, 0.01) * generator.standard_normal(len(whole))
-    return (whole + noise).astype(np.float32)
+    around = (noise or white)(generator, len(whole))
+    return (whole + generator.uniform(0.0005, 0.01) * around).astype(np.float32)
+
+
+def white(generator: np.random.Generator, count: int) -> np.ndarray:
+    return generator.standard_normal(count)
+
+
+def pink(generator: np.random.Generator, count: int) -> np.ndarray:
+    """Power falls with 1 / frequency, as in rooms and streets."""
+    spectrum = np.fft.rfft(generator.standard_normal(count))
+    shaped = np.fft.irfft(spectrum / np.sqrt(np.maximum(np.arange(len(spectrum)), 1)), count)
+    return shaped / shaped.std()
+
+
+def hum(generator: np.random.Generator, count: int) -> np.ndarray:
+    """Mains and its harmonics, with a little noise."""
+    time, base = np.arange(count) / RATE, generator.choice([50, 60])
+    tones = sum(np.sin(2 * np.pi * base * n * time + generator.uniform(0, 6)) / n for n in range(1, 12))
+    return tones + 0.3 * generator.standard_normal(count)
+
+
+def chords(generator: np.random.Generator, count: int) -> np.ndarray:
+    """Music of a kind: three tones at a time, struck twice a second."""
+    time, parts = np.arange(RATE // 2) / RATE, []
+    for _ in range(0, count, RATE // 2):
+        notes = 220 * 2 ** (generator.integers(0, 24, 3) / 12)
+        parts.append(sum(np.sin(2 * np.pi * note * time) for note in notes) * np.exp(-4 * time))
+    return 3 * np.concatenate(parts)[:count]
 
 
 def windows(samples: np.ndarray) -> list[np.ndarray]:
@@ -81,7 +111,7 @@ def _word(generator: np.random.Generator) -> str:
     return word.capitalize() if kind == 3 else f"{word}{generator.integers(10, 9999)}" if kind == 4 else word
 
 
-def _syllable(generator: np.random.Generator, pitch: float) -> np.ndarray:
+def _syllable(generator: np.random.Generator, pitch: float, vowels: Vowels) -> np.ndarray:
     """A hiss, then a glide from one vowel to another: pulses of the voice through three resonators (Klatt, 1980)."""
     count = int(generator.uniform(0.12, 0.28) * RATE)
     time = np.arange(count) / RATE
@@ -90,7 +120,7 @@ def _syllable(generator: np.random.Generator, pitch: float) -> np.ndarray:
     )
     pulses = np.diff(np.floor(np.cumsum(pitch * (1 + wander)) / RATE), prepend=0)
     voice = lfilter([1], [1, -0.95], pulses) + 0.01 * generator.standard_normal(count)
-    start, end = (VOWELS[i] for i in generator.choice(len(VOWELS), 2))
+    start, end = (vowels[i] for i in generator.choice(len(vowels), 2))
     states = [np.zeros(2) for _ in start]
     vowel = np.zeros(count)
     for at in range(0, count, BLOCK):

@@ -18,12 +18,22 @@ import task_data
 from ovpack.ov_backends import devices
 from ovpack.ov_backends.__main__ import main
 from shipped_models import SILERO, shipped
+from task_data import chords, hum, pink, white
 
 pytestmark = pytest.mark.e2e
 
-TESTED_WORDS, CALIBRATION_WORDS = 200, 32
-TRAINING_S, TESTED_S = 40, 120
-"""Seconds of sound to calibrate with and to decide on."""
+# what is tested on took no part in the calibration, nor in choosing its settings
+TESTED_WORDS, CALIBRATION_WORDS = task_data.words(200, 5), task_data.words(32, 1)
+CALIBRATION_SOUNDS = ((11, task_data.MEN, white), (12, task_data.WOMEN, white), (13, task_data.MEN, chords))
+TESTED_SOUNDS = {
+    "a man in white noise": (24, task_data.MEN, white),
+    "a man in pink noise": (21, task_data.MEN, pink),
+    "a woman in the hum of mains": (22, task_data.WOMEN, hum),
+    "a woman in music": (23, task_data.WOMEN, chords),
+}
+"""Seed, voice and noise."""
+CALIBRATION_S, TESTED_S = 20, 60
+"""Seconds of each sound."""
 SPEECH = 0.5
 """Least probability that counts as speech, the detector's own default."""
 
@@ -63,7 +73,7 @@ def recogniser(tmp_path_factory) -> Path:
     size = f"x=[1,3,{task_data.LINE_HEIGHT},{task_data.LINE_WIDTH}]"
     looked = command("inspect", source, "--shape", size)
     command("convert", source, folder / "float.xml", "--shape", size)
-    lines = [task_data.line_image(word, seed) for seed, word in enumerate(task_data.words(CALIBRATION_WORDS, 1))]
+    lines = [task_data.line_image(word, seed) for seed, word in enumerate(CALIBRATION_WORDS)]
     np.savez(folder / "samples.npz", x=np.stack(lines))
     # its scores are probabilities of 6625 characters: the gate's cosine falls long before a word is read otherwise
     ranges = ("--range", "min-max", "--smooth-quant", "0", "--limit", "0.8")
@@ -75,8 +85,8 @@ def recogniser(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def readings(recogniser) -> dict[str, list[str]]:
     """What is written, and what float.xml and int8.xml read."""
-    written = task_data.words(TESTED_WORDS, 2)
-    lines = [task_data.line_image(word, 1000 + seed) for seed, word in enumerate(written)]
+    assert not set(TESTED_WORDS) & set(CALIBRATION_WORDS)
+    lines = [task_data.line_image(word, 1000 + seed) for seed, word in enumerate(TESTED_WORDS)]
     source = shipped("rapidocr-onnxruntime", "ch_PP-OCRv4_rec_infer.onnx")
     characters = devices.core().read_model(source).get_rt_info()["framework"]["character"].value.splitlines()
     alphabet = ["", *characters, " "]
@@ -84,23 +94,23 @@ def readings(recogniser) -> dict[str, list[str]]:
     for name in ("float", "int8"):
         infer = request(recogniser / f"{name}.xml")
         read[name] = [task_data.decode(infer.infer({"x": line})[0][0], alphabet) for line in lines]
-    return {"written": written, **read}
+    return {"written": TESTED_WORDS, **read}
 
 
 def test_the_recogniser_reads_the_words_before(readings):
     right = np.mean([a == b for a, b in zip(readings["written"], readings["float"], strict=True)])
-    assert right >= 0.95, f"{right:.1%} of {TESTED_WORDS} words"
+    assert right >= 0.95, f"{right:.1%} of {len(TESTED_WORDS)} words"
 
 
 def test_int8_reads_the_same_words(readings):
     differing = [(a, b) for a, b in zip(readings["float"], readings["int8"], strict=True) if a != b]
-    assert len(differing) <= 0.02 * TESTED_WORDS, differing
+    assert len(differing) <= 0.02 * len(TESTED_WORDS), differing
 
 
 def test_int8_makes_the_recogniser_smaller(recogniser):
     report = json.loads((recogniser / "report.json").read_text(encoding="utf-8"))
     assert report["inspect"]["macs"] > 10**8
-    assert report["quantize"]["gate"]["passed"] and report["quantize"]["samples"] == CALIBRATION_WORDS
+    assert report["quantize"]["gate"]["passed"] and report["quantize"]["samples"] == len(CALIBRATION_WORDS)
     assert (recogniser / "int8.bin").stat().st_size < (recogniser / "float.bin").stat().st_size / 3
 
 
@@ -121,18 +131,19 @@ def detector(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("speech")
     command("convert", SILERO, folder / "float.xml")
     recorded: list[dict[str, np.ndarray]] = []
-    probabilities(folder / "float.xml", task_data.sound(TRAINING_S, 1), recorded)
-    samples = {name: np.stack([call[name] for call in recorded[::4]]) for name in ("input", "state")}
+    for sound in CALIBRATION_SOUNDS:
+        probabilities(folder / "float.xml", task_data.sound(CALIBRATION_S, *sound), recorded)
+    samples = {name: np.stack([call[name] for call in recorded[::6]]) for name in ("input", "state")}
     np.savez(folder / "samples.npz", **samples)
-    # what a recurrent layer rounds comes back to it in every window that follows; and the first layer after the
-    # spectrum reads squares, whose range is too wide for 8 bits
+    # Seen on other sounds than those tested: a quiet window is less than one of 256 steps of the loudest, so the
+    # spectrum cannot be taken of 8 bits; the layer after it reads squares, whose range is wider still; and what a
+    # recurrent layer rounds comes back to it in every window that follows. An eighth of the MACs remains INT8.
     names = {
         node.get_friendly_name(): node.get_type_name()
         for node in devices.core().read_model(folder / "float.xml").get_ops()
     }
-    sensitive = [
-        name for name, kind in names.items() if kind == "LSTMSequence" or "encoder/0/reparam_conv/Conv/" in name
-    ]
+    parts = ("stft/Conv", "encoder/0/reparam_conv/Conv/")
+    sensitive = [n for n, kind in names.items() if kind == "LSTMSequence" or any(part in n for part in parts)]
     kept = ("--keep-float", *sensitive, "--smooth-quant", "0")
     command("quantize", folder / "float.xml", folder / "int8.xml", "--samples", folder / "samples.npz", *kept)
     return folder
@@ -150,8 +161,10 @@ def probabilities(file: Path, samples: np.ndarray, recorded: list | None = None)
     return np.array(found)
 
 
-def test_int8_hears_speech_in_the_same_windows(detector):
-    heard = task_data.sound(TESTED_S, 2)
+@pytest.mark.parametrize("sound", TESTED_SOUNDS.values(), ids=TESTED_SOUNDS)
+def test_int8_hears_speech_in_the_same_windows(detector, sound):
+    assert sound[0] not in {seed for seed, *_ in CALIBRATION_SOUNDS}
+    heard = task_data.sound(TESTED_S, *sound)
     before, after = (probabilities(detector / f"{name}.xml", heard) >= SPEECH for name in ("float", "int8"))
     assert 0.3 < before.mean() < 0.8, f"{before.mean():.0%} speech is no test of both answers"
     equal = (before == after).mean()
