@@ -219,7 +219,7 @@ _KNOWN = (
         _refused_by_table,
     ),
     _Known(
-        r"(\w+) Pass failed",
+        r"Failed Pass (\w+)|(\w+) Pass failed",
         "internal",
         "a step of the compiler ({0}) failed on it. Replace the operator or leave it outside; where none is named, cut "
         "the model to find it.",

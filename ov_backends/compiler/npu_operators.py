@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import CompileError
-from ..graph.npu_support import NO
+from ..graph.npu_support import NO, Support
 from ..progress import Progress, log_progress
 from .cache import CompileCache
 from .npu_compilers import NpuCompiler
@@ -54,6 +54,11 @@ def write_table(
     return {number: _count(operators) for number, operators in made.items()}
 
 
+def try_one(operator: str, model: ov.Model, platform: Platform, compiler: NpuCompiler, cache: CompileCache) -> Support:
+    """Compile the model of one probe, see `npu_probes`."""
+    return _support(operator, _compile(model, platform, compiler, cache))
+
+
 def _try_all(
     platform: Platform, compiler: NpuCompiler, cache: CompileCache, progress: Progress, versions: set[str]
 ) -> dict[str, dict[str, str]]:
@@ -63,11 +68,12 @@ def _try_all(
     def one(job: tuple[str, str, str, ov.Model]) -> tuple[str, str, str]:
         nonlocal done
         variant, kind, operator, model = job
-        outcome = compile_offline(OfflineOrder(model, platform), compiler, cache, log_progress, LIMIT_S, patience=0)
+        outcome = _compile(model, platform, compiler, cache)
         done += 1
         if isinstance(outcome, OfflineResult):
             versions.add(outcome.compiler)
-        return f"{operator} {variant}".strip(), kind, _entry(operator, outcome)
+        found = _support(operator, outcome)
+        return f"{operator} {variant}".strip(), kind, found.engine or NO + found.why_not
 
     table: dict[str, dict[str, str]] = defaultdict(dict)
     with ThreadPoolExecutor(WORKERS) as pool:
@@ -77,10 +83,16 @@ def _try_all(
     return dict(table)
 
 
-def _entry(operator: str, outcome: OfflineResult | Refusal) -> str:
+def _compile(
+    model: ov.Model, platform: Platform, compiler: NpuCompiler, cache: CompileCache
+) -> OfflineResult | Refusal:
+    return compile_offline(OfflineOrder(model, platform), compiler, cache, log_progress, LIMIT_S, patience=0)
+
+
+def _support(operator: str, outcome: OfflineResult | Refusal) -> Support:
     if isinstance(outcome, Refusal):
-        return f"{NO}{outcome.advice}"
-    return _engine(operator, outcome.schedule)
+        return Support("", outcome.advice.partition(". ")[0])
+    return Support(_engine(operator, outcome.schedule))
 
 
 def _engine(operator: str, schedule: Schedule) -> str:

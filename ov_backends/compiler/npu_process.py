@@ -58,11 +58,11 @@ def run_watched(
     peak, told = 0, started
     try:
         while True:
+            with contextlib.suppress(psutil.Error):
+                peak = max(peak, _memory(process.pid))
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = process.wait(POLL_S)
                 return Ended("exit", code, time.monotonic() - started, peak)
-            with contextlib.suppress(psutil.Error):
-                peak = max(peak, _memory(process.pid))
             now = time.monotonic()
             if now - told >= PROGRESS_S:
                 told = now

@@ -206,6 +206,11 @@ def _step(
             "The package index was not reached, and the NPU compiler has to be downloaded once: check the network, a "
             "proxy (HTTPS_PROXY) or pip's index setting, then run it again."
         )
+    if "(from versions: none)" in said:
+        raise SetupError(
+            f"The package index has no openvino {made.folder.name} for Windows, or it was not reached. The version has "
+            "to be the installed one: install one that is published, or check the network."
+        )
     tail = " / ".join([line.strip() for line in said.splitlines() if line.strip()][-3:]) or "it said nothing"
     why = "took too long" if ended.why == "timeout" else f"ended with code {ended.code}"
     raise SetupError(f"Setting up the NPU compiler stopped at '{text}': {Path(command[0]).name} {why}: {tail}")
