@@ -29,6 +29,8 @@ PACK = Path(os.path.abspath(__file__)).parent
 MINIMUM_PYTHON = (3, 11)
 DEVICE = re.compile(r"AUTO|CPU|NPU|GPU(\.\d+)?")
 CHROMIUM = Path("/usr/bin/chromium")
+NPU_PROGRAMS = ("wine", "x86_64-w64-mingw32-gcc")
+NPU_PACKAGES = ("wine", "wine64", "gcc-mingw-w64-x86-64")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -97,6 +99,7 @@ def test(options: argparse.Namespace, pytest_arguments: Sequence[str]) -> int:
     tests, models = (requirement_lines(PACK / f"requirements-{name}.txt") for name in ("test", "test-models"))
     python, comfyui = _environment(options.comfyui, models, tests=tests)
     _ensure_browser(python)
+    _ensure_wine()
     environment = {**os.environ, "COMFYUI_PATH": str(comfyui.path), "PYTHONUTF8": "1", "PYTHONNOUSERSITE": "1"}
     environment.pop("OVNPU_NPU_EMULATION", None)
     command = [str(python), "-m", "pytest", "-c", "tests/pytest.ini", "tests", *pytest_arguments]
@@ -199,6 +202,25 @@ def _ensure_browser(python: Path) -> None:
         _say("No Chromium for the browser tests: sudo apt-get install -y --no-install-recommends chromium")
     else:
         _say(f'No Chromium for the browser tests: "{python}" -m playwright install chromium')
+
+
+def _ensure_wine() -> None:
+    """What runs Intel's NPU compiler where OpenVINO brings none: installed where we may, else the one line to run."""
+    from pack_environment import apt_install, is_debian_root
+    from terminal import StageFailed
+
+    if os.name == "nt" or all(map(shutil.which, NPU_PROGRAMS)):
+        return
+    if is_debian_root():
+        try:
+            return apt_install(*NPU_PACKAGES)
+        except StageFailed as error:
+            _say("\n".join([str(error), *error.tail]))
+    elif shutil.which("apt-get"):
+        packages = " ".join(NPU_PACKAGES)
+        _say(f"No Wine for the NPU compiler's tests: sudo apt-get install -y --no-install-recommends {packages}")
+    else:
+        _say("No Wine for the NPU compiler's tests: install wine (64 bit) and mingw-w64 (x86_64-w64-mingw32-gcc)")
 
 
 def _parser() -> argparse.ArgumentParser:

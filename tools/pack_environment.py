@@ -192,13 +192,13 @@ def is_debian_root() -> bool:
     return "ID=debian" in release.splitlines() and geteuid is not None and geteuid() == 0
 
 
-def apt_install(package: str) -> None:
-    """Install a Debian package; raises StageFailed."""
+def apt_install(*packages: str) -> None:
+    """Install Debian packages; raises StageFailed."""
     log = user_cache() / "apt.log"
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     run_stage("Reading Debian's package lists", ["apt-get", "update"], log, environment)
-    command = ["apt-get", "install", "-y", "--no-install-recommends", package]
-    run_stage(f"Installing {package}", command, log, environment)
+    command = ["apt-get", "install", "-y", "--no-install-recommends", *packages]
+    run_stage(f"Installing {', '.join(packages)}", command, log, environment)
 
 
 def _need_debian_package(package: str, reason: str) -> None:

@@ -341,6 +341,25 @@ def test_failed_installation_says_what_to_do(line, advice):
     assert advice in pip_advice(["Collecting torch", line])
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there OpenVINO brings the compiler")
+def test_wine_is_installed_where_we_may_and_named_elsewhere(monkeypatch, capsys):
+    installed = []
+    monkeypatch.setattr(install.shutil, "which", lambda name: "/usr/bin/apt-get" if name == "apt-get" else None)
+    monkeypatch.setattr(pack_environment, "apt_install", lambda *packages: installed.extend(packages))
+    monkeypatch.setattr(pack_environment, "is_debian_root", lambda: True)
+    install._ensure_wine()
+    assert installed == ["wine", "wine64", "gcc-mingw-w64-x86-64"] and capsys.readouterr().out == ""
+    monkeypatch.setattr(pack_environment, "is_debian_root", lambda: False)
+    install._ensure_wine()
+    assert "sudo apt-get install -y --no-install-recommends wine wine64" in capsys.readouterr().out
+
+
+def test_wine_that_is_there_is_not_installed_again(monkeypatch):
+    monkeypatch.setattr(install.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(pack_environment, "apt_install", lambda *packages: pytest.fail("installed again"))
+    install._ensure_wine()
+
+
 def test_cache_folder_is_the_users(tmp_path):
     assert pack_environment.user_cache({"XDG_CACHE_HOME": str(tmp_path)}, is_windows=False) == tmp_path / "ovnpu"
     assert pack_environment.user_cache({}, is_windows=False) == Path.home() / ".cache" / "ovnpu"
