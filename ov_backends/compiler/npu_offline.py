@@ -21,7 +21,7 @@ from ..convert.save import save_ir
 from ..graph.fingerprint import graph_hash
 from ..progress import Progress
 from . import npu_log
-from .cache import CompileCache, Entry
+from .cache import STALE_S, CompileCache, Entry
 from .npu_compilers import NpuCompiler
 from .npu_messages import Refusal, crash, explain
 from .npu_platforms import Platform
@@ -216,8 +216,13 @@ def _why_not(ended: Ended, said: str, order: OfflineOrder) -> Refusal:
 def _work_folder(root: Path) -> Iterator[Path]:
     """A folder of this run's own: the compiler writes its trace into the current folder under one name."""
     parent = root.absolute() / "npu_compiler" / "runs"
-    parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=parent))
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for remains in (old for old in parent.iterdir() if time.time() - old.stat().st_mtime > STALE_S):
+            shutil.rmtree(remains, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(dir=parent))
+    except OSError:  # a cache that cannot be written to is no reason to stop
+        folder = Path(tempfile.mkdtemp(prefix="ovnpu-"))
     try:
         yield folder
     finally:

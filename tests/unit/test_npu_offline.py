@@ -19,6 +19,7 @@ from npu_models import REFUSED, tangent, unique
 from openvino import opset15 as ops
 from ovpack.ov_backends.__main__ import main
 from ovpack.ov_backends.compiler import npu_compilers, npu_log, npu_setup
+from ovpack.ov_backends.compiler.cache import CompileCache
 from ovpack.ov_backends.compiler.npu_compilers import WORKER, NpuCompiler, find_compiler, require_compiler
 from ovpack.ov_backends.compiler.npu_messages import Refusal, crash, explain
 from ovpack.ov_backends.compiler.npu_offline import OfflineOrder, OfflineResult, _hand_over, compile_offline
@@ -439,6 +440,21 @@ def test_a_crash_is_a_refusal_with_the_last_lines(stand_in, cache):
     refusal = compile_offline(OfflineOrder(tangent(), LUNAR_LAKE), stand_in("crashes"), cache, silent)
     assert refusal.kind == "crash" and "exit code 5" in refusal.advice
     assert "working on Tan" in refusal.said and refusal.layer == "here"
+
+
+def test_without_a_cache_it_compiles_all_the_same(stand_in, tmp_path):
+    (tmp_path / "file").touch()
+    cache = CompileCache(tmp_path / "file", 10**9)
+    result = compile_offline(OfflineOrder(dense(), LUNAR_LAKE), stand_in("works"), cache, silent)
+    assert isinstance(result, OfflineResult)
+
+
+def test_what_a_killed_run_left_behind_is_removed(stand_in, cache):
+    remains = cache.root / "npu_compiler" / "runs" / "killed"
+    (remains / "model").mkdir(parents=True)
+    os.utime(remains, (0, 0))
+    compile_offline(OfflineOrder(dense(), LUNAR_LAKE), stand_in("works"), cache, silent)
+    assert not remains.exists()
 
 
 def test_wine_that_did_not_start_is_started_again(stand_in, cache):
