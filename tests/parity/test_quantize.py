@@ -17,6 +17,8 @@ from ovpack.ov_backends.quantize.saturation import cpu_saturates
 from ovpack.ov_backends.quantize.scope import float_layers, is_quantized, layers
 from quantizable import Net, plain, plant_outlier, samples, to_ir
 
+pytestmark = pytest.mark.e2e
+
 
 def quiet(text: str) -> None:
     pass

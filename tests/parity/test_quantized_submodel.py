@@ -15,7 +15,7 @@ from ovpack.ov_backends.runtime.store import SubmodelStore
 from ovpack.ov_backends.runtime.submodel import Submodel
 from quantizable import EMBEDDING, SOURCE, WIDTH, one_run, samples
 
-pytestmark = pytest.mark.usefixtures("clean_environment")
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("clean_environment")]
 
 
 @pytest.fixture

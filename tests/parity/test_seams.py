@@ -2,62 +2,44 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import os
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
+from demo_seams import CPU, CPU_PLAN, close, encode, load_seams, sample, use_store
 from fp8_model import KINDS, fp8_model
 from ovpack.ov_backends.errors import OVNPUError
 from ovpack.ov_backends.plan import DevicePlan, SubmodelPlan
-from ovpack.ov_backends.runtime import store as stores
 from ovpack.ov_backends.runtime.session import Session
 
-CPU = SubmodelPlan("CPU", "fp32")
-CPU_PLAN = DevicePlan(CPU, CPU, CPU)
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")
 def seams(comfy):
-    """The pack's ComfyUI side and the demo model's MODEL, CLIP and VAE."""
-    import ovpack.nodes.seams.precision  # noqa: F401  the fixture below gives it a store
-    from ovpack.nodes import folder, host
-    from ovpack.nodes.seams.clip import place_clip
-    from ovpack.nodes.seams.unet import place_unet
-    from ovpack.nodes.seams.vae import place_vae
+    return load_seams()
 
-    model, clip, vae = folder.load_folder(folder.find_folder("demo"))
-    return SimpleNamespace(
-        model=model, clip=clip, vae=vae, host=host, place_unet=place_unet, place_clip=place_clip, place_vae=place_vae
-    )
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory) -> Path:
+    """IR of the demo model, as the tests of this file make it: converting it anew for each would take minutes."""
+    return tmp_path_factory.mktemp("converted") / "ir"
 
 
 @pytest.fixture(autouse=True)
-def fresh(seams, clean_environment, cache, monkeypatch):
-    """An empty cache, no compiled submodels and an empty report for each test."""
-    store = stores.SubmodelStore(cache)
-    for module in ("unet", "clip", "vae", "weights", "precision"):
-        monkeypatch.setattr(f"ovpack.nodes.seams.{module}.store", lambda: store)
-    seams.host._reports.clear()
+def fresh(request, seams, clean_environment, cache, converted, monkeypatch):
+    """Nothing compiled and an empty report for each test, and where it is marked `unconverted` an empty cache."""
+    mine = cache.root / "ir"
+    if converted.exists() and "unconverted" not in request.keywords:
+        shutil.copytree(converted, mine, copy_function=os.link)
+    use_store(seams, cache, monkeypatch)
     with torch.inference_mode():
         yield
-
-
-def encode(clip, text: str):
-    return clip.encode_from_tokens(clip.tokenize(text), return_pooled=True)
-
-
-def sample(seams, model, cfg: float = 5.0, size=(16, 16), batch: int = 1, steps: int = 2) -> torch.Tensor:
-    import comfy.sample
-
-    conds = [[[encode(seams.clip, text)[0], {}]] for text in ("a red star on a blue background", "")]
-    latent = torch.zeros(batch, 4, *size)
-    noise = comfy.sample.prepare_noise(latent, 3)
-    return comfy.sample.sample(model, noise, steps, cfg, "euler", "normal", *conds, latent, seed=3, disable_pbar=True)
-
-
-def close(a: torch.Tensor, b: torch.Tensor, tolerance: float = 5e-3) -> bool:
-    """Equal up to what rounding the weights to FP16 costs, relative to the spread of the values."""
-    return bool((a - b).abs().max() <= tolerance * b.std())
+    for entry in mine.glob("*"):
+        if not (converted / entry.name).exists():
+            shutil.copytree(entry, converted / entry.name, copy_function=os.link)
 
 
 def spoil(monkeypatch, value: float, times: int = 1) -> None:
@@ -143,6 +125,7 @@ def test_a_changed_weight_is_never_served_by_the_old_graph(seams):
     assert unet.cache_state == "miss" and unet.cache_reason.startswith("weights changed: ")
 
 
+@pytest.mark.unconverted
 @pytest.mark.parametrize("submodel", ["UNet", "text encoder", "VAE decoder", "VAE encoder"])
 def test_cancel_while_a_submodel_is_traced_cancels_the_prompt(seams, monkeypatch, submodel):
     """ComfyUI's layers raise it inside the trace; taken for a failed conversion, the run would go on in torch."""
@@ -163,34 +146,6 @@ def test_cancel_while_a_submodel_is_traced_cancels_the_prompt(seams, monkeypatch
         runs[submodel]()
 
 
-def test_int8_records_in_the_first_run_and_runs_in_the_second(seams):
-    stock = sample(seams, seams.model, steps=20)
-    plan = DevicePlan(unet=SubmodelPlan("CPU", "int8"))
-    for precision in ("fp32", "int8"):
-        seams.host._reports.clear()
-        ours = sample(seams, seams.place_unet(seams.model, plan), steps=20)
-        report = seams.host.current_report().submodel("unet", "")
-        assert (report.precision, report.openvino_calls, report.torch_calls) == (precision, 20, 0)
-    assert report.quantization["samples"] == 40 and report.quantization["gate"]["passed"]
-    assert torch.nn.functional.cosine_similarity(ours.flatten(), stock.flatten(), dim=0) > 0.97
-
-
-def test_calibrating_records_in_float_and_adds_up(seams, cache):
-    from ovpack.ov_backends.quantize.calibration import Recorder
-
-    plan = DevicePlan(unet=SubmodelPlan("CPU", "int8"))
-    for total in (6, 12):
-        seams.host._reports.clear()
-        sample(seams, seams.place_unet(seams.model, plan, Recorder(6)), steps=4)
-        report = seams.host.current_report().submodel("unet", "")
-        assert report.precision == "fp32"
-        assert report.notices == [
-            f"6 calls were recorded; the set of this model holds {total} now, and INT8 uses them."
-        ]
-    sample(seams, seams.place_unet(seams.model, plan))
-    assert report.precision == "int8" and report.quantization["samples"] == 12
-
-
 def test_calibrating_what_runs_on_torch_says_why(seams):
     from ovpack.ov_backends.quantize.calibration import Recorder
 
@@ -198,36 +153,6 @@ def test_calibrating_what_runs_on_torch_says_why(seams):
     patched.set_model_attn1_patch(lambda q, k, v, options: (q, k, v))
     with pytest.raises(OVNPUError, match=r"every call of the UNet ran on torch, because of attention"):
         sample(seams, seams.place_unet(patched, CPU_PLAN, Recorder()))
-
-
-def test_precisions_are_compared_side_by_side(seams):
-    from ovpack.nodes.seams.precision import PrecisionComparison
-
-    plan = DevicePlan(unet=SubmodelPlan("CPU", "int8-weights"))
-    compared = PrecisionComparison(
-        seams.model,
-        plan,
-        lambda model: {"samples": sample(seams, model)},
-        lambda latent: seams.vae.decode(latent["samples"]),
-    )
-    assert compared.picture().shape == (1, 128, 256, 3)
-    text = compared.text()
-    assert "Latent: cosine 0.99" in text and "PSNR" in text and "Output 'noise': cosine 0.99" in text, text
-
-
-@pytest.mark.parametrize("submodel", ["text encoder", "VAE"])
-def test_int8_of_the_other_submodels_is_a_choice(seams, submodel):
-    int8 = SubmodelPlan("CPU", "int8")
-    name = {"text encoder": "text_encoder", "VAE": "vae_decoder"}[submodel]
-    report = seams.host.current_report().submodel(name, "CPU")
-    for index in range(5):
-        if submodel == "VAE":
-            image = seams.place_vae(seams.vae, DevicePlan(vae=int8)).decode(torch.randn(1, 4, 16, 16))
-            assert image.std() > 0
-        else:
-            encode(seams.place_clip(seams.clip, DevicePlan(text_encoder=int8)), f"a red star number {index}")
-    assert report.precision == "int8" and report.quantization["samples"] == 4
-    assert ("colour shift red" in report.line()) == (submodel == "VAE")
 
 
 def test_weights_that_lack_their_lora_are_never_converted(seams, monkeypatch):
