@@ -11,7 +11,7 @@ from ovpack.ov_backends.runtime.submodel import Submodel
 from ovpack.ov_backends.runtime.trial import Trial, Verdict, candidates
 from quantizable import SOURCE, one_run
 
-pytestmark = pytest.mark.usefixtures("clean_environment")
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("clean_environment")]
 
 
 @pytest.fixture

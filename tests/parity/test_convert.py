@@ -16,6 +16,8 @@ from ovpack.ov_backends.errors import ConversionError
 from torch import nn
 from torch.nn import functional as F
 
+pytestmark = pytest.mark.e2e
+
 WIDTH, TEXT, POOLED = 32, 24, 20
 
 

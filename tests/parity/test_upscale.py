@@ -13,6 +13,8 @@ from ovpack.ov_backends.errors import ConversionError, DeviceError, FallbackErro
 from ovpack.ov_backends.runtime import store as stores
 from ovpack.ov_backends.runtime.session import Session
 
+pytestmark = pytest.mark.e2e
+
 TILE, OVERLAP = 32, 16
 REACH = 4
 """Pixels that `compact` sees around each: one for each of its 3x3 convolutions. A quarter of the overlap hides them."""

@@ -29,6 +29,8 @@ from ovpack.ov_backends.runtime.store import SubmodelStore
 from PIL import Image, ImageDraw, ImageFont
 from shipped_models import MAGIKA, SILERO, shipped
 
+pytestmark = pytest.mark.e2e
+
 PACK = Path(__file__).parents[2]
 ANGLE = shipped("rapidocr-onnxruntime", "ch_ppocr_mobile_v2.0_cls_infer.onnx")
 """Is a line of text upside down: x [?, 3, ?, ?] -> [?, 2], probabilities of 0 and 180 degrees. Made for 48x192."""
