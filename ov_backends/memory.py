@@ -67,8 +67,8 @@ class MemoryWatch:
         return now
 
 
-def free_memory() -> str:
-    """What the machine has left, for a message: "3.2 GB"."""
+def free_bytes() -> int:
+    """What the machine has left, without what the system gives back when it is asked for."""
     import psutil
 
-    return f"{psutil.virtual_memory().available / 1e9:.1f} GB"
+    return psutil.virtual_memory().available

@@ -89,9 +89,9 @@ def _dequantized(module: torch.nn.Module) -> dict[int, torch.nn.Parameter]:
 
     instead: dict[int, torch.nn.Parameter] = {}
     for part in module.modules():
-        if hasattr(part, "convert_weight") and isinstance(getattr(part, "weight", None), torch.Tensor):
-            weight = part.convert_weight(part.weight).float().contiguous()
-            instead[id(part.weight)] = torch.nn.Parameter(weight, requires_grad=False)
+        dequantize, stored = getattr(part, "convert_weight", None), getattr(part, "weight", None)
+        if callable(dequantize) and isinstance(stored, torch.Tensor):
+            instead[id(stored)] = torch.nn.Parameter(dequantize(stored).float().contiguous(), requires_grad=False)
             if isinstance(scale := getattr(part, "scale_weight", None), torch.Tensor):
                 instead[id(scale)] = torch.nn.Parameter(torch.ones_like(scale), requires_grad=False)
     return instead

@@ -117,15 +117,15 @@ class Quantization:
         if self.result is None:
             if self.needs_calls:
                 return None
-            self._make(ir, progress)
+            self.make(ir, progress)
         return self.result.ir if self.result else None
 
     def record(self, inputs: Mapping[str, torch.Tensor]) -> None:
         if self.recorder:
             self.recorder(inputs)
 
-    def finish(self, ir: IR, about: str, progress: Progress) -> bool:
-        """After a run: keep what it recorded and quantize with it. True if there is a new result.
+    def keep(self, about: str) -> bool:
+        """After a run: keep what it recorded. True if a quantized form can now be made, or a better one.
 
         Raises OSError if the recorded calls cannot be kept.
         """
@@ -136,19 +136,17 @@ class Quantization:
         if self.result is not None and self.calibration.has_prompt_of(samples):
             return False
         self.calibration.add(samples, about, by_the_way=self.result is not None)
-        if self.calibration.count < FEW_SAMPLES or (self.result is not None and not self.is_outdated):
-            return False
-        self._make(ir, progress)
-        return True
+        return self.calibration.count >= FEW_SAMPLES and (self.result is None or self.is_outdated)
 
-    def take_seconds(self) -> float:
-        """Seconds spent on quantizing since this was last asked."""
-        seconds, self._untold_s = self._untold_s, 0.0
-        return seconds
-
-    def _make(self, ir: IR, progress: Progress) -> None:
+    def make(self, ir: IR, progress: Progress) -> None:
+        """Quantize with what is recorded now, or load what was made with it before."""
         self._digest = self.calibration.digest
         self.result = load_or_quantize(
             ir, self.precision, self._digest, lambda: self.calibration.samples(MOST), self._cache, progress
         )
         self._untold_s += self.result.seconds
+
+    def take_seconds(self) -> float:
+        """Seconds spent on quantizing since this was last asked."""
+        seconds, self._untold_s = self._untold_s, 0.0
+        return seconds

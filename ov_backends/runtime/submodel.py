@@ -185,13 +185,14 @@ class Submodel:
         if self._recording is None or self._ir is None:
             return
         try:
-            made = self._recording.finish(self._ir, about, progress)
+            if not self._recording.keep(about):
+                return
+            # what is compiled is replaced soon, and quantizing needs the memory
+            self._loaded.clear()
+            self._recording.make(self._ir, progress)
         except OSError as error:
             report.notice(f"The recorded calls could not be kept: {error.strerror or error}", self.policy)
             return
-        if not made:
-            return
-        self._loaded.clear()
         if self._recording is self._trial:
             self._resolve_precision()
             report.choice = self._choice

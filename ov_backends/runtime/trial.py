@@ -68,6 +68,7 @@ class Trial:
         self._source, self._cache = source, cache
         self._title = TITLES[source.submodel]
         self._recorder: Recorder | None = None
+        self._about = ""
         self._identity = {
             "submodel": source.submodel,
             "model": source.architecture,
@@ -103,14 +104,18 @@ class Trial:
         if self._recorder:
             self._recorder(inputs)
 
-    def finish(self, ir: IR, about: str, progress: Progress) -> bool:
-        """After a run: try the precisions on its calls and remember the verdict. True if there is a new one.
+    def keep(self, about: str) -> bool:
+        """After a run: whether the precisions can be tried on its calls now."""
+        self._about = about
+        return self._recorder is not None and not self._recorder.is_empty
 
-        Raises OSError if the recorded calls cannot be kept.
+    def make(self, ir: IR, progress: Progress) -> None:
+        """Try the precisions on the calls of the last run and remember the verdict.
+
+        Raises OSError if the recorded calls cannot be kept for INT8.
         """
         recorder, self._recorder = self._recorder, None
-        if recorder is None or recorder.is_empty:
-            return False
+        assert recorder is not None
         started = time.monotonic()
         samples = recorder.samples()
         shapes = [{name: array.shape for name, array in sample.items()} for sample in samples]
@@ -120,7 +125,7 @@ class Trial:
         for precision in self._candidates:
             form: IR | str = ir
             if precision == "int8":
-                form = self._quantized(ir, samples, about, progress)
+                form = self._quantized(ir, samples, progress)
             if isinstance(form, str):
                 refused[precision] = form
                 continue
@@ -133,13 +138,12 @@ class Trial:
                 seconds[precision] = measured
         fastest = min(seconds, key=seconds.__getitem__)
         self._decide(Verdict(fastest, seconds, refused, time.monotonic() - started))
-        return True
 
-    def _quantized(self, ir: IR, samples: Sequence[Sample], about: str, progress: Progress) -> IR | str:
+    def _quantized(self, ir: IR, samples: Sequence[Sample], progress: Progress) -> IR | str:
         """The INT8 form, or why there is none."""
         quantization = Quantization(self._source, "int8", self._cache)
         if quantization.needs_calls:
-            quantization.calibration.add(samples, about)
+            quantization.calibration.add(samples, self._about)
         return quantization.choose(ir, progress) or quantization.notice
 
     def _measure(

@@ -10,8 +10,9 @@ from openvino import opset13 as ops
 from ovpack.ov_backends import progress
 from ovpack.ov_backends.errors import CalibrationError, CompareError, QuantizeError
 from ovpack.ov_backends.quantize import int8
+from ovpack.ov_backends.quantize.decompress import decompress, weight_count
 from ovpack.ov_backends.quantize.divergence import compare_layers
-from ovpack.ov_backends.quantize.gate import Gate, colour_shift, cosine
+from ovpack.ov_backends.quantize.gate import Gate, Runner, colour_shift, cosine
 from ovpack.ov_backends.quantize.int8 import Options, quantize, split
 from ovpack.ov_backends.quantize.saturation import cpu_saturates
 from ovpack.ov_backends.quantize.scope import float_layers, is_quantized, layers
@@ -191,6 +192,26 @@ def test_what_stops_nncf_or_the_check_is_said(monkeypatch, error, said, where):
     monkeypatch.setattr(where, fail)
     with pytest.raises(QuantizeError, match=said):
         quantize(plain(), "int8", samples(4), progress=quiet, title="UNet")
+
+
+def test_too_little_memory_is_said_before_it_runs_out(monkeypatch):
+    monkeypatch.setattr(int8, "free_bytes", lambda: 100_000)
+    said = r"Quantizing the UNet to INT8 takes about 0\.\d GB of memory, and 0\.0 GB are free.*int8-weights"
+    with pytest.raises(QuantizeError, match=said):
+        quantize(plain(), "int8", samples(4), progress=quiet, title="UNet")
+    assert quantize(plain(), "int8-weights", progress=quiet).gate.passed
+
+
+def test_weights_are_decompressed_as_they_are_computed_with(tmp_path):
+    ov.save_model(plain(), tmp_path / "half.xml", compress_to_fp16=True)
+    model = ov.Core().read_model(tmp_path / "half.xml")
+    first, *others = (layer.get_friendly_name() for layer in layers(model))
+    found = decompress(model.clone(), but=[first])
+    kinds = {layer.get_friendly_name(): layer.input_value(1).get_node().get_type_name() for layer in layers(found)}
+    assert kinds[first] == "Convert" and kinds[others[0]] == "Constant"
+    given = samples(1)[0]
+    assert np.array_equal(Runner(model)(given)[0], Runner(found)(given)[0])
+    assert weight_count(found) == weight_count(model) > 1000
 
 
 def test_cancel_stops_between_the_stages():
