@@ -277,7 +277,8 @@ def _explained(title: str) -> Iterator[None]:
         if isinstance(error, MemoryError) or any(word in said for word in OUT_OF_MEMORY):
             raise QuantizeError(
                 f"There is not enough memory to quantize the {title} ({free_bytes() / 1e9:.1f} GB are free). Close "
-                "other programs, record fewer or smaller calls (NPU Calibrate), or choose int8-weights, which needs less."
+                "other programs, record fewer or smaller calls (NPU Calibrate), or choose int8-weights, which needs "
+                "less."
             ) from error
         raise QuantizeError(
             f"The {title} could not be quantized: {said.splitlines()[-1]}. Choose fp16 or int8-weights."

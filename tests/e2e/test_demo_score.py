@@ -1,4 +1,4 @@
-"""The score of the demo model with its UNet on the (emulated) NPU, prompt by prompt through the API."""
+"""The score of the demo model with its UNet on the (emulated) NPU and on the CPU, prompt by prompt through the API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shapes import fixed_scenes, score_images
 
 GOAL_PERCENT = 90
 LOSS_PERCENT = {"int8": 2, "int8-weights": 1}
-"""What a precision may cost against FP16."""
+"""What a precision may cost against floating point."""
 
 CALIBRATION = (
     "a white square on a orange background",
@@ -21,22 +21,18 @@ CALIBRATION = (
 )
 
 
-@pytest.fixture(scope="module")
-def score(npu_server):
-    """score(precision): percent of a hundred prompts that come out right."""
-
-    def score(precision: str) -> float:
-        scenes = fixed_scenes(100)
-        queued = [
-            npu_server.post(bundled(n1={"unet_precision": precision}, n4={"text": scene.prompt}, n7={"seed": number}))
-            for number, scene in enumerate(scenes)
-        ]
-        outputs = [npu_server.wait(prompt_id, timeout=1800)["outputs"] for prompt_id in queued]
-        result = score_images(scenes, [image_of(npu_server, output) for output in outputs])
-        print(f"{precision}: {result}")
-        return result.percent
-
-    return score
+def score(server, device: str, precision: str) -> float:
+    """Percent of a hundred prompts that come out right."""
+    scenes = fixed_scenes(100)
+    plan = {"unet_device": device, "unet_precision": precision}
+    queued = [
+        server.post(bundled(n1=plan, n4={"text": scene.prompt}, n7={"seed": number}))
+        for number, scene in enumerate(scenes)
+    ]
+    outputs = [server.wait(prompt_id, timeout=1800)["outputs"] for prompt_id in queued]
+    result = score_images(scenes, [image_of(server, output) for output in outputs])
+    print(f"{device} {precision}: {result}")
+    return result.percent
 
 
 def calibrate(server) -> None:
@@ -47,11 +43,14 @@ def calibrate(server) -> None:
         server.wait(server.post(prompt))
 
 
-def test_int8_and_int8_weights_cost_next_to_nothing(npu_server, score, run, report_of):
-    in_float = score("fp16")
-    assert in_float >= GOAL_PERCENT
-    calibrate(npu_server)
-    unet = report_of(run(npu_server, bundled(n1={"unet_precision": "int8"}, n7={"seed": 1000})))["submodels"]["unet"]
+@pytest.mark.parametrize(("device", "in_float"), [("NPU", "fp16"), ("CPU", "fp32")])
+def test_int8_and_int8_weights_cost_next_to_nothing(npu_server, cpu_server, run, report_of, device, in_float):
+    server = npu_server if device == "NPU" else cpu_server
+    reference = score(server, device, in_float)
+    assert reference >= GOAL_PERCENT
+    calibrate(server)
+    plan = {"unet_device": device, "unet_precision": "int8"}
+    unet = report_of(run(server, bundled(n1=plan, n7={"seed": 1000})))["submodels"]["unet"]
     assert unet["precision"] == "int8" and unet["quantization"]["used"], unet
-    found = {precision: score(precision) for precision in LOSS_PERCENT}
-    assert all(found[name] >= in_float - loss for name, loss in LOSS_PERCENT.items()), (in_float, found)
+    found = {precision: score(server, device, precision) for precision in LOSS_PERCENT}
+    assert all(found[name] >= reference - loss for name, loss in LOSS_PERCENT.items()), (reference, found)
