@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
 from itertools import pairwise
@@ -69,7 +70,7 @@ class Clock:
 
 
 class Sampling:
-    """The model and the sampler of one side, in that side's process."""
+    """The model and the sampler of one side, in the process that it runs in."""
 
     def __init__(self, side: Side, options: Options):
         sys.path[:0] = [str(PACK / "tools"), str(PACK / "tests")]
@@ -86,17 +87,59 @@ class Sampling:
         self.model = self.clock.on(sd15_model(SEED))
         self.prompts = {"positive": random_conditioning(1), "negative": random_conditioning(2)}
 
+    def of(self, side: Side, **options: int) -> Sampling:
+        """Another side on the same model, in the same process; options: those that differ."""
+        other = copy.copy(self)
+        other.side, other.options = side, replace(self.options, **options)
+        return other
+
     def run(self) -> Run:
+        """One sampling run; in a report of this side's own, as a prompt would have."""
+        from comfy_execution.utils import CurrentNodeContext
+
+        with CurrentNodeContext(self.side.name, "1", 0):
+            return self._run()
+
+    def ready(self) -> Ready:
+        """Run once."""
+        from comfy_execution.utils import CurrentNodeContext
+
+        started = time.perf_counter()
+        self.run()
+        warm_up_s = time.perf_counter() - started
+        if not self.side.precision:
+            return Ready(warm_up_s, {}, {})
+        with CurrentNodeContext(self.side.name, "1", 0):
+            return Ready(warm_up_s, self._report().as_json(), self._hardware())
+
+    def record(self, recorder) -> None:
+        """One sampling run in floating point; `recorder`, a Recorder of the pack, takes the inputs of its calls."""
+        import torch
+        from ovpack.nodes.seams.unet import place_unet
+        from ovpack.ov_backends.plan import DevicePlan
+
+        from nodes import KSampler as Stock
+
+        with torch.inference_mode():
+            Stock().sample(place_unet(self.model, DevicePlan(), recorder), **self._sampling())
+
+    def _sampling(self) -> dict[str, Any]:
+        """The inputs of a sampler node."""
         import torch
 
         edge = self.options.size // 8
         sampling = {"seed": SEED, "steps": self.options.steps, "cfg": CFG, "sampler_name": "euler"} | self.prompts
-        sampling |= {"scheduler": "normal", "denoise": 1.0, "latent_image": {"samples": torch.zeros(1, 4, edge, edge)}}
+        latent = {"samples": torch.zeros(1, 4, edge, edge)}
+        return sampling | {"scheduler": "normal", "denoise": 1.0, "latent_image": latent}
+
+    def _run(self) -> Run:
+        import torch
+
         calls_before, openvino_before = self._calls()
         # ComfyUI runs a whole prompt like this
         with torch.inference_mode():
             started = time.perf_counter()
-            latent = self._sample(sampling)
+            latent = self._sample()
             total_s = time.perf_counter() - started
         calls, openvino_s = self._calls()
         if self.side.precision and calls - calls_before != len(self.clock.starts):
@@ -109,15 +152,6 @@ class Sampling:
             len(self.clock.starts),
             latent["samples"].numpy(),
         )
-
-    def ready(self) -> Ready:
-        """Run once."""
-        started = time.perf_counter()
-        self.run()
-        warm_up_s = time.perf_counter() - started
-        if not self.side.precision:
-            return Ready(warm_up_s, {}, {})
-        return Ready(warm_up_s, self._report().as_json(), self._hardware())
 
     def _hardware(self) -> dict[str, Any]:
         import psutil
@@ -135,7 +169,8 @@ class Sampling:
             "versions": devices.versions() | {"comfyui": comfyui},
         }
 
-    def _sample(self, sampling: dict) -> dict:
+    def _sample(self) -> dict:
+        sampling = self._sampling()
         if not self.side.precision:
             from nodes import KSampler as Stock
 
