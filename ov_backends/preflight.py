@@ -79,7 +79,7 @@ class Preflight:
         ended = "" if result.is_complete else "; ended after the schedule, before the program was written"
         cost = f"{result.seconds:.1f} s with {result.peak_bytes / 1e6:.0f} MB"
         return (
-            f"{self.platform}, {result.tiles} tiles, {self.precision}: compiles; about "
+            f"{self.platform}, {result.tiles} tile{'s' * (result.tiles != 1)}, {self.precision}: compiles; about "
             f"{milliseconds(schedule.latency_s)} an inference at {schedule.frequency_hz / 1e6:.0f} MHz\n"
             f"  compiled in {cost} by {self.compiler}{origin}{ended}"
         )

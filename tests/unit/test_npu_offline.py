@@ -532,6 +532,15 @@ def test_preflight_tells_time_engines_layers_and_theory(stand_in, cache):
     assert {layer["name"]: layer["engine"] for layer in data["schedule"]["layers"]}["curve"] == "SHAVE"
 
 
+def test_a_quantized_model_is_compared_with_the_arrays_in_int8(stand_in, cache):
+    convolution = next(probe for probe in probes() if "i8" in probe.kinds and probe.model("i8")[0] == "Convolution")
+    peaks = {}
+    for kind in ("f16", "i8"):
+        one = preflight(convolution.model(kind)[1], LUNAR_LAKE, stand_in("works"), cache, progress=silent)
+        peaks[one.precision] = one.theory.peak.macs_per_second
+    assert set(peaks) == {"fp16", "int8"} and peaks["int8"] == 2 * peaks["fp16"]
+
+
 def test_preflight_of_a_model_that_is_refused_says_why(stand_in, cache):
     one = preflight(unique(), LUNAR_LAKE, stand_in("refuses"), cache, progress=silent)
     assert not one.compiles and one.theory is None
