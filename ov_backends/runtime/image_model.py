@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from .. import devices
 from ..answer import picture_of
 from ..compiler.ir import Source
-from ..errors import InferenceError, PlanError, ShapeError
+from ..errors import InferenceError, PlanError, ShapeError, last_line
 from ..plan import SubmodelPlan
 from ..progress import Progress
 from ..report import SubmodelReport
@@ -147,7 +147,7 @@ class ImageModel:
             fixed = suggest_shapes(self.file.model, height, width)
             advice = f" If it takes certain sizes only, enter one in shapes of Load Model: {fixed}" if fixed else ""
             raise InferenceError(
-                f"{self.file.name} failed on an image of {width}x{height}: {_last_line(error).rstrip('.')}.{advice}"
+                f"{self.file.name} failed on an image of {width}x{height}: {last_line(error)}.{advice}"
             ) from error
         for name, tensor in outputs.items():
             if tensor.is_floating_point() and tensor.isnan().any():
@@ -215,8 +215,3 @@ def _channels_first(image: torch.Tensor) -> torch.Tensor:
 
 def _channels_last(image: torch.Tensor) -> torch.Tensor:
     return image.permute(0, 2, 3, 1).contiguous()
-
-
-def _last_line(error: Exception) -> str:
-    """What; the lines before it say where in OpenVINO's source."""
-    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
