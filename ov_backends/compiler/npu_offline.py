@@ -47,9 +47,10 @@ _WRITTEN_TRACE = "compileTimeScheduleTrace.json"
 _TRACE_END = b'"displayTimeUnit": "ns"\n}'
 _STARTS = 4
 """Wine's server may be ending just as a program starts; then the start fails, and succeeds the next time."""
-PATIENCE = 0.25
-_LEAST_PATIENCE_S = 10.0
-"""After the schedule the compiler still writes the program. It is given this part of its time, then it has spun."""
+PATIENCE = 1.0
+_LEAST_PATIENCE_S = 30.0
+"""After the schedule the compiler still writes the program, weights and all: more than half as long for 0.7 GB of them.
+It is given this part of its time up to the schedule, and no less than so many seconds; some spin without an end."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def compile_offline(
     """Compile `order`, or find the result in the cache; a refusal, a crash and a timeout are results too, not kept.
 
     patience: for which part of the time up to the schedule the compiler may go on to write the program; 0 ends it as
-    soon as the schedule is there, which is enough for comparing two graphs.
+    soon as the schedule is there, which is enough to compare two graphs and saves a third of the time.
     """
     identity = order.identity(compiler)
     text = f"Compiling {order.model.get_friendly_name()} for {order.platform} without an NPU"
