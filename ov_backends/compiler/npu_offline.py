@@ -21,7 +21,7 @@ from ..convert.save import save_ir
 from ..graph.fingerprint import graph_hash
 from ..progress import Progress
 from . import npu_log
-from .cache import STALE_S, CompileCache, Entry
+from .cache import STALE_S, CacheMiss, CompileCache, Entry
 from .npu_compilers import NpuCompiler
 from .npu_messages import Refusal, crash, explain
 from .npu_platforms import Platform
@@ -35,7 +35,7 @@ log = logging.getLogger("ovnpu")
 
 KIND = "preflight"
 """Of these results in the cache."""
-FORM = "1"
+FORM = "2"
 """Raise it when what is kept changes."""
 TRACE, ABOUT = "trace.json.gz", "about.json"
 DEFAULT_TIMEOUT_S = 1800.0
@@ -100,8 +100,8 @@ class OfflineResult:
     """What the compiler made of a model.
 
     compiler: its version. tiles: compiled for. is_complete: whether it also wrote the program for the NPU within the
-    time it was given; the schedule is whole in any case. trace: the schedule as the compiler wrote it, gzipped;
-    None if it could not be kept. is_cached: from an earlier run, whose seconds and memory these are.
+    time that `patience` gave it; the schedule is whole in any case. trace: the schedule as the compiler wrote it,
+    gzipped. is_cached: from an earlier run, whose seconds and memory these are.
     """
 
     compiler: str
@@ -110,6 +110,7 @@ class OfflineResult:
     peak_bytes: int
     warnings: tuple[str, ...]
     is_complete: bool
+    patience: float
     schedule: Schedule
     trace: bytes
     is_cached: bool = False
@@ -133,10 +134,12 @@ def compile_offline(
     with cache.making(KIND, identity, lambda: progress(f"Waiting for another process: {text}")):
         found = cache.find(KIND, identity)
         if isinstance(found, Entry):
-            return _from_entry(found)
+            kept = _from_entry(found)
+            if kept.is_complete or kept.patience >= patience:
+                return kept
         result = _compile(order, compiler, cache.root, lambda s: progress(f"{text}, {s:.0f} s"), timeout_s, patience)
         if isinstance(result, OfflineResult):
-            _keep(cache, identity, result, str(found))
+            _keep(cache, identity, result, str(found) if isinstance(found, CacheMiss) else "the program was wanted too")
         return result
 
 
@@ -168,6 +171,7 @@ def _compile(
             peak_bytes=ended.peak_bytes,
             warnings=npu_log.warnings(said),
             is_complete=npu_log.is_done(said),
+            patience=patience,
             schedule=read_schedule(trace),
             trace=gzip.compress(trace.read_bytes(), compresslevel=5),
         )
@@ -261,6 +265,7 @@ def _keep(cache: CompileCache, identity: dict[str, str], result: OfflineResult, 
         "peak_bytes": result.peak_bytes,
         "warnings": result.warnings,
         "is_complete": result.is_complete,
+        "patience": result.patience,
     }
 
     def write(folder: Path) -> None:

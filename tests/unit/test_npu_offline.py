@@ -62,7 +62,7 @@ def stand_in(tmp_path):
 
     def make(behaviour: str) -> NpuCompiler:
         command = (sys.executable, str(HERE / "npu_stand_in.py"), behaviour, str(folder))
-        return NpuCompiler("wine", tmp_path / behaviour, command, os.environ)
+        return NpuCompiler("wine", tmp_path, command, os.environ)
 
     make.calls = lambda: int((folder / "calls.txt").read_text(encoding="utf-8"))
     return make
@@ -427,6 +427,15 @@ def test_a_compiler_that_spins_after_the_schedule_is_ended(stand_in, cache):
     assert result.schedule.latency_s > 0
     spinning = [p for p in psutil.process_iter(["cmdline"]) if "spins" in (p.info["cmdline"] or [])]
     assert not [p for p in spinning if p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_who_wants_the_program_too_does_not_get_a_schedule_alone(stand_in, cache):
+    order = OfflineOrder(dense(), LUNAR_LAKE)
+    assert not compile_offline(order, stand_in("spins"), cache, silent, patience=0).is_complete
+    assert compile_offline(order, stand_in("works"), cache, silent, patience=0).is_cached
+    whole = compile_offline(order, stand_in("works"), cache, silent)
+    assert whole.is_complete and not whole.is_cached and stand_in.calls() == 2
+    assert compile_offline(order, stand_in("works"), cache, silent).is_complete and stand_in.calls() == 2
 
 
 def test_a_timeout_is_a_refusal_and_is_not_kept(stand_in, cache):
