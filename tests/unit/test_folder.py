@@ -505,6 +505,17 @@ def as_shards(file: Path) -> None:
     file.unlink()
 
 
+def weights_in(folder, path: Path) -> list[dict[str, torch.Tensor]]:
+    """Of MODEL, CLIP and VAE."""
+    parts = folder.load_folder(path)
+    return [(part.patcher if hasattr(part, "patcher") else part).model.state_dict() for part in parts]
+
+
+@pytest.fixture(scope="session")
+def demo_weights(demo, folder) -> list[dict[str, torch.Tensor]]:
+    return weights_in(folder, demo.path)
+
+
 @pytest.mark.parametrize(
     "file, change",
     [
@@ -518,14 +529,12 @@ def as_shards(file: Path) -> None:
     ],
     ids=lambda value: value.split("/")[0] if isinstance(value, str) else value.__name__,
 )
-def test_every_way_of_saving_gives_the_same_weights(file, change, demo, folder, copy):
+def test_every_way_of_saving_gives_the_same_weights(file, change, demo_weights, folder, copy):
     change(own(copy / file))
 
-    for ours, theirs in zip(folder.load_folder(copy), folder.load_folder(demo.path), strict=True):
-        ours, theirs = (part.patcher if hasattr(part, "patcher") else part for part in (ours, theirs))
-        expected = theirs.model.state_dict()
-        assert ours.model.state_dict().keys() == expected.keys()
-        for key, tensor in ours.model.state_dict().items():
+    for ours, expected in zip(weights_in(folder, copy), demo_weights, strict=True):
+        assert ours.keys() == expected.keys()
+        for key, tensor in ours.items():
             torch.testing.assert_close(tensor, expected[key], rtol=1e-3, atol=1e-3)
 
 
