@@ -14,18 +14,26 @@ PLAN, FOLDER, CLIP, POSITIVE, NEGATIVE, SIZE, SAMPLER, VAE, DECODE, REPORT, SAVE
 Prompt = dict[str, Any]
 
 
-def as_shipped() -> Prompt:
-    """The bundled workflow: the preset balanced, so INT8 for the UNet on the NPU."""
-    return json.loads((PACK / "workflows" / "api" / "text_to_image.json").read_text(encoding="utf-8"))
+def as_shipped(**changes: dict[str, Any]) -> Prompt:
+    """The bundled workflow: the preset balanced, so INT8 for the UNet on the NPU.
+
+    changes: `n7={"seed": 2}` changes inputs of node 7.
+    """
+    prompt = json.loads((PACK / "workflows" / "api" / "text_to_image.json").read_text(encoding="utf-8"))
+    return _changed(prompt, changes)
 
 
 def bundled(**changes: dict[str, Any]) -> Prompt:
-    """The bundled workflow with the UNet in FP16 on the NPU; `n7={"seed": 2}` changes inputs of node 7.
+    """The bundled workflow with the UNet in FP16 on the NPU; changes: as in `as_shipped`.
 
     INT8 would record and quantize at the end of each server's first run.
     """
     prompt = as_shipped()
     prompt[PLAN]["inputs"] |= {**plan("AUTO"), "unet_device": "NPU", "unet_precision": "fp16"}
+    return _changed(prompt, changes)
+
+
+def _changed(prompt: Prompt, changes: dict[str, dict[str, Any]]) -> Prompt:
     for name, inputs in changes.items():
         prompt[name.removeprefix("n")]["inputs"] |= inputs
     return prompt
