@@ -18,8 +18,8 @@ from small_models import WIDTH, dense_model
 
 PLATFORMS = {platform.number: platform for platform in find_platforms("all")}
 LUNAR_LAKE = PLATFORMS["4000"]
-TILES = {"3720": 2, "4000": 4, "5010": 3}
-"""Fewer than Lunar Lake has: the compiler takes longer the more there are."""
+TILES = 2
+"""All of Meteor Lake's, and of the others so many that they compare: the compiler takes longer the more there are."""
 
 
 def silent(text: str) -> None:
@@ -32,9 +32,7 @@ def flown(compiler, results, demo):
 
     def fly(order: tuple[str, str]) -> Preflight:
         one, number = demo(order[0]), order[1]
-        return preflight(
-            one.model, PLATFORMS[number], compiler, results, tiles=TILES[number], files=one.files, progress=silent
-        )
+        return preflight(one.model, PLATFORMS[number], compiler, results, tiles=TILES, files=one.files, progress=silent)
 
     orders = [(submodel, number) for submodel in SHAPES for number in reversed(PLATFORMS)]
     with ThreadPoolExecutor(2) as pool:
@@ -53,8 +51,8 @@ def test_the_demo_model_compiles(flown, submodel, number):
     one = flown(submodel, number)
     assert one.compiles, one.text()
     schedule = one.result.schedule
-    assert one.result.tiles == TILES[number] and one.result.compiler
-    assert schedule.units["DPU"] == TILES[number]
+    assert one.result.tiles == TILES and one.result.compiler
+    assert schedule.units["DPU"] == TILES
     assert all(0 < schedule.busy_s[engine] <= schedule.latency_s for engine in ("DPU", "SHAVE", "DMA")), schedule.busy_s
     # the compiler's own sums, from another part of what it writes
     assert max(schedule.busy_s.values()) <= schedule.latency_s - schedule.idle_s + 1e-9
@@ -72,7 +70,7 @@ def test_the_arrays_get_the_convolutions_and_the_vector_units_the_softmax(flown,
     assert max(attention, key=lambda one: one.work_s).engine == "SHAVE"
 
 
-def test_newer_generations_are_estimated_faster(flown):
+def test_newer_generations_are_estimated_faster_with_as_many_tiles(flown):
     times = [flown("unet", number).result.schedule.latency_s for number in ("3720", "4000", "5010")]
     assert times[0] > times[1] and times[0] > times[2], times
 
@@ -80,7 +78,7 @@ def test_newer_generations_are_estimated_faster(flown):
 def test_the_second_time_it_comes_from_the_cache(flown, compiler, results, demo):
     first = flown("text_encoder", "4000").result
     one = demo("text_encoder")
-    again = preflight(one.model, LUNAR_LAKE, compiler, results, tiles=TILES["4000"], files=one.files, progress=silent)
+    again = preflight(one.model, LUNAR_LAKE, compiler, results, tiles=TILES, files=one.files, progress=silent)
     assert again.result.is_cached and again.result.schedule == first.schedule
 
 
@@ -103,7 +101,7 @@ def test_a_crash_of_the_compiler_is_reported_and_blamed(compiler, results):
 
 def test_a_timeout_leaves_nothing_behind(compiler, results, demo):
     one = demo("unet")
-    order = OfflineOrder(one.model, PLATFORMS["5010"], 2, one.files)
+    order = OfflineOrder(one.model, PLATFORMS["5010"], 1, one.files)
     refusal = compile_offline(order, compiler, results, silent, timeout_s=4)
     assert refusal.kind == "timeout", refusal
     running = [p for p in psutil.process_iter(["cmdline"]) if str(results.root) in " ".join(p.info["cmdline"] or [])]
