@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 
@@ -16,7 +14,10 @@ def fp8_model(model, kind: str):
     """`model` from a state dict as such a checkpoint holds it, made by ComfyUI's own classes."""
     import comfy.model_patcher
 
-    config = copy.copy(model.model.model_config)
+    # not copy.copy: these objects answer every name, __setstate__ too
+    original = model.model.model_config
+    config = object.__new__(type(original))
+    config.__dict__.update(original.__dict__)
     state = {key: tensor.clone() for key, tensor in model.model.diffusion_model.state_dict().items()}
     linear = [
         f"{name}.weight" for name, part in model.model.diffusion_model.named_modules() if "Linear" in str(type(part))
@@ -32,11 +33,11 @@ def fp8_model(model, kind: str):
         state[f"{layer}.{'scale_weight' if kind == 'scaled' else 'weight_scale'}"] = scale
         layers[layer] = {"format": "float8_e4m3fn"}
     if kind == "scaled":
-        if not hasattr(config, "scaled_fp8"):
+        if not hasattr(type(config), "scaled_fp8"):
             pytest.skip("this ComfyUI rewrites such files to those with a format for each layer")
         config.scaled_fp8 = FP8
     if kind == "per layer":
-        newer = hasattr(config, "quant_config")
+        newer = hasattr(type(config), "quant_config")
         setattr(config, "quant_config" if newer else "layer_quant_config", {"layers": layers} if newer else layers)
     config.set_inference_dtype(FP8 if kind == "plain" else torch.float32, torch.float32)
     loaded = config.get_model({}, "")
