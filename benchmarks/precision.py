@@ -11,17 +11,15 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sampling import Options, Sampling
-from sides import COLUMNS, STOCK, Result, Side, hardware_line, hardware_of, has_bf16, table
+from sampling import Options, Sampling, parser, prepared
+from sides import COLUMNS, STOCK, Result, Side, conditions_line, hardware_line, hardware_of, has_bf16, table
 from workers import say
 
 SIDES = (
@@ -119,13 +117,9 @@ def as_json(
 
 def main(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(arguments)
-    if given.comfyui:
-        os.environ["COMFYUI_PATH"] = given.comfyui
     logging.basicConfig(format="%(message)s", stream=sys.stdout)
     logging.getLogger("ovnpu").setLevel(logging.INFO)
-    options = Options(given.size, given.steps, given.attention)
-    with tempfile.TemporaryDirectory(prefix="ovnpu-benchmark-", ignore_cleanup_errors=True) as folder:
-        os.environ["OVNPU_CACHE_DIR"] = given.cache or folder
+    with prepared(given) as options:
         sampling = Sampling(STOCK, options)
         try:
             quantizing = quantize(sampling, given.calibration_steps)
@@ -136,10 +130,7 @@ def main(arguments: Sequence[str]) -> int:
     missed = shortfalls(results)
     say()
     say(hardware_line(results))
-    say(
-        f"Stable Diffusion 1.5's UNet, random weights, {options.size}x{options.size}, CFG, {options.steps} euler steps "
-        f"({results[0].runs[0].calls} UNet calls), {given.rounds} rounds, torch attention: {options.attention}"
-    )
+    say(conditions_line(results, options))
     say(table(results, SHOWN))
     say(
         f"Quantizing with {quantizing.samples} recorded calls took {quantizing.quantized_s:.0f} s and at most "
@@ -153,22 +144,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Seconds per step and exactness of each precision on the CPU.")
-    parser.add_argument("--comfyui", help="folder of ComfyUI that holds main.py; else COMFYUI_PATH")
-    parser.add_argument("--size", type=int, default=512, help="edge of the square image in pixels")
-    parser.add_argument("--steps", type=int, default=2, help="sampling steps of one run")
-    parser.add_argument("--rounds", type=int, default=2, help="runs of each side")
-    parser.add_argument("--calibration-steps", type=int, default=4, help="steps of the run that is recorded")
-    parser.add_argument(
-        "--attention",
-        choices=("default", "pytorch"),
-        default="default",
-        help="of the stock side; default: as ComfyUI starts without options; pytorch: as with "
-        "--use-pytorch-cross-attention, the faster one on a CPU",
-    )
-    parser.add_argument("--cache", help="compile cache to use and keep; else a new one, removed at the end")
-    parser.add_argument("--json", help="file to write everything measured to")
-    return parser
+    made = parser("Seconds per step and exactness of each precision on the CPU.", 2, 2)
+    made.add_argument("--calibration-steps", type=int, default=4, help="steps of the run that is recorded")
+    return made
 
 
 if __name__ == "__main__":

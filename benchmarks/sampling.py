@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
+import os
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
@@ -26,6 +31,35 @@ class Options:
     size: int
     steps: int
     attention: str
+
+
+def parser(description: str, steps: int, rounds: int) -> argparse.ArgumentParser:
+    """The options that every benchmark of sampling takes, with these defaults."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--comfyui", help="folder of ComfyUI that holds main.py; else COMFYUI_PATH")
+    made.add_argument("--size", type=int, default=512, help="edge of the square image in pixels")
+    made.add_argument("--steps", type=int, default=steps, help="sampling steps of one run")
+    made.add_argument("--rounds", type=int, default=rounds, help="runs of each side")
+    made.add_argument(
+        "--attention",
+        choices=("default", "pytorch"),
+        default="default",
+        help="of the stock side; default: as ComfyUI starts without options; pytorch: as with "
+        "--use-pytorch-cross-attention, the faster one on a CPU",
+    )
+    made.add_argument("--cache", help="compile cache to use and keep; else a new one, removed at the end")
+    made.add_argument("--json", help="file to write everything measured to")
+    return made
+
+
+@contextmanager
+def prepared(given: argparse.Namespace) -> Iterator[Options]:
+    """What `parser` was given, with ComfyUI and the cache put where this process and its children look for them."""
+    if given.comfyui:
+        os.environ["COMFYUI_PATH"] = given.comfyui
+    with tempfile.TemporaryDirectory(prefix="ovnpu-benchmark-", ignore_cleanup_errors=True) as folder:
+        os.environ["OVNPU_CACHE_DIR"] = given.cache or folder
+        yield Options(given.size, given.steps, given.attention)
 
 
 class Clock:

@@ -140,6 +140,15 @@ def hardware_line(results: Sequence[Result]) -> str:
     return f"{hardware['cpu']}, {hardware['cores']}, {memory}, {arithmetic}\n{named}"
 
 
+def conditions_line(results: Sequence[Result], options: Any) -> str:
+    """What was sampled; options: a sampling.Options."""
+    stock = results[0]
+    return (
+        f"Stable Diffusion 1.5's UNet, random weights, {options.size}x{options.size}, CFG, {options.steps} euler steps "
+        f"({stock.runs[0].calls} UNet calls), {len(stock.runs)} rounds, torch attention: {options.attention}"
+    )
+
+
 def preparation_line(result: Result) -> str:
     seconds = result.ready.report["seconds"]
     cache = result.ready.report["cache"]

@@ -9,18 +9,15 @@ failed.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sampling import Options, Sampling
-from sides import STOCK, Result, Side, hardware_line, hardware_of, preparation_line, table
+from sampling import Options, Sampling, parser, prepared
+from sides import STOCK, Result, Side, conditions_line, hardware_line, hardware_of, preparation_line, table
 from workers import SideFailed, measure, say
 
 MAX_OVERHEAD = 0.02
@@ -59,12 +56,8 @@ def as_json(results: Sequence[Result], options: Options, missed: Sequence[str]) 
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = _parser().parse_args(arguments)
-    if given.comfyui:
-        os.environ["COMFYUI_PATH"] = given.comfyui
-    options = Options(given.size, given.steps, given.attention)
-    with tempfile.TemporaryDirectory(prefix="ovnpu-benchmark-", ignore_cleanup_errors=True) as folder:
-        os.environ["OVNPU_CACHE_DIR"] = given.cache or folder
+    given = parser("Seconds per sampling step: stock KSampler against NPU KSampler.", 3, 3).parse_args(arguments)
+    with prepared(given) as options:
         try:
             results = measure(SIDES, Sampling, options, given.rounds)
         except SideFailed as error:
@@ -73,10 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     missed = shortfalls(results)
     say()
     say(hardware_line(results))
-    say(
-        f"Stable Diffusion 1.5's UNet, random weights, {options.size}x{options.size}, CFG, {options.steps} euler steps "
-        f"({results[0].runs[0].calls} UNet calls), {given.rounds} rounds, torch attention: {options.attention}"
-    )
+    say(conditions_line(results, options))
     say(table(results))
     for result in results[1:]:
         say(preparation_line(result))
@@ -85,24 +75,6 @@ def main(arguments: Sequence[str]) -> int:
         text = json.dumps(as_json(results, options, missed), indent=1)
         Path(given.json).write_text(text, encoding="utf-8")
     return 1 if missed else 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Seconds per sampling step: stock KSampler against NPU KSampler.")
-    parser.add_argument("--comfyui", help="folder of ComfyUI that holds main.py; else COMFYUI_PATH")
-    parser.add_argument("--size", type=int, default=512, help="edge of the square image in pixels")
-    parser.add_argument("--steps", type=int, default=3, help="sampling steps of one run")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each side")
-    parser.add_argument(
-        "--attention",
-        choices=("default", "pytorch"),
-        default="default",
-        help="of the stock side; default: as ComfyUI starts without options; pytorch: as with "
-        "--use-pytorch-cross-attention, the faster one on a CPU",
-    )
-    parser.add_argument("--cache", help="compile cache to use and keep; else a new one, removed at the end")
-    parser.add_argument("--json", help="file to write everything measured to")
-    return parser
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
+import precision
 import pytest
 import step
-from sampling import Clock
+from sampling import Clock, Options
 from sides import Ready, Result, Run, cosine
 from step import SIDES, shortfalls
 from workers import SideFailed, measure
@@ -70,9 +71,24 @@ def test_table_has_a_line_for_each_side_and_a_header():
 
 def test_json_says_what_was_not_measured():
     results = [result("torch", [7.0]), result("fp32", [4.0], 3.99)]
-    written = step.as_json(results, step.Options(512, 3, "pytorch"), [])
+    written = step.as_json(results, Options(512, 3, "pytorch"), [])
     assert written["not_measured"] == ["bf16"]
     assert written["sides"]["fp32"]["speed_up"] == 1.75
+
+
+def test_each_precision_is_held_against_those_it_has_to_beat():
+    sides = {side.name: side for side in precision.SIDES}
+
+    def took(name: str, step_s: float) -> Result:
+        return Result(sides[name], Ready(1.0, REPORT, HARDWARE), [Run(step_s, [step_s], step_s, 0.0, 1, None)])
+
+    measured = [took("torch", 8.0), took("fp32", 4.0), took("int8", 2.0), took("int8-weights", 4.0)]
+    assert precision.shortfalls(measured) == [
+        "int8: 2.00 times as fast as fp32, the goal is 2.3",
+        "int8: 4.00 times as fast as torch, the goal is 4.8",
+    ]
+    fast = [took("torch", 8.0), took("fp32", 4.0), took("bf16", 2.0), took("int8", 1.6)]
+    assert precision.shortfalls(fast) == ["int8: 1.25 times as fast as bf16, the goal is 1.4"]
 
 
 @pytest.mark.parametrize("calls_a_step", [1, 2], ids=["both halves at once", "one after the other"])
