@@ -1,0 +1,1 @@
+"""Rewrites of an IR, one family a file; rewrite.py lists them."""
