@@ -15,7 +15,7 @@ from ...ov_backends.errors import FallbackError, OVNPUError
 from ...ov_backends.plan import DevicePlan
 from ...ov_backends.runtime.store import store
 from .. import host
-from .weights import float32_on_cpu, release_when_unloaded, weights_identity
+from .weights import float32_on_cpu, release_when_unloaded, weights_identity, while_alive
 
 if TYPE_CHECKING:
     from comfy.sd import CLIP
@@ -145,9 +145,8 @@ def _source(host_module: torch.nn.Module, transformer: CLIPTextModel, name: str)
     architecture = f"CLIPTextModel {name} {width}x{len(layers)} heads {layers[0].self_attn.heads}"
     activation = getattr(layers[0].mlp.activation, "__name__", str(layers[0].mlp.activation))
 
-    @host.interruptible
-    def convert():
-        return convert_text_encoder(_ForTracing(float32_on_cpu(transformer)).eval(), width)
+    def convert(alive: CLIPTextModel):
+        return convert_text_encoder(_ForTracing(float32_on_cpu(alive)).eval(), width)
 
     weights = weights_identity(host_module, transformer.text_model.encoder, name, host.progress)
-    return Source("text_encoder", weights, f"{architecture} {activation}", convert)
+    return Source("text_encoder", weights, f"{architecture} {activation}", while_alive(transformer, convert))

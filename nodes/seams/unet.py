@@ -22,7 +22,7 @@ from ...ov_backends.runtime.quantization import float_plan, keep_recorded
 from ...ov_backends.runtime.store import store
 from ...ov_backends.runtime.submodel import Submodel
 from .. import host
-from .weights import KEY, float32_on_cpu, release_when_unloaded, weights_identity
+from .weights import KEY, float32_on_cpu, release_when_unloaded, weights_identity, while_alive
 
 if TYPE_CHECKING:
     from comfy.model_base import BaseModel
@@ -92,7 +92,8 @@ class _Seat:
             self._finish(_about(*args), report)
             return result
         finally:
-            self._submodel = None  # the store alone decides how long it stays in memory
+            # the store alone decides how long it stays in memory, and ComfyUI how long the model does
+            self._submodel = self._source = self._patcher = None
             host.show(host.current_report().line())
             log.info(report.line())
 
@@ -232,8 +233,8 @@ def _source(base_model: BaseModel, unet: UNetModel) -> Source:
     context_width = config.get("context_dim") or unet.input_blocks[1][1].proj_in.weight.shape[0]
     vector_width = config.get("adm_in_channels") if unet.num_classes is not None else None
 
-    @host.interruptible
-    def convert():
-        return convert_unet(_ForTracing(float32_on_cpu(unet)).eval(), unet.in_channels, context_width, vector_width)
+    def convert(alive: UNetModel):
+        return convert_unet(_ForTracing(float32_on_cpu(alive)).eval(), alive.in_channels, context_width, vector_width)
 
-    return Source("unet", weights_identity(base_model, unet, "unet", host.progress), f"UNetModel {shape}", convert)
+    weights = weights_identity(base_model, unet, "unet", host.progress)
+    return Source("unet", weights, f"UNetModel {shape}", while_alive(unet, convert))

@@ -15,13 +15,13 @@ import torch
 from ...ov_backends import devices
 from ...ov_backends.compiler.ir import Source, short_hash
 from ...ov_backends.convert.upscaler import convert_upscaler
-from ...ov_backends.errors import ConversionError, FallbackError, InferenceError, OVNPUError, TensorError
+from ...ov_backends.errors import FallbackError, InferenceError, OVNPUError, TensorError
 from ...ov_backends.plan import SubmodelPlan
 from ...ov_backends.report import SubmodelReport
 from ...ov_backends.runtime.store import store
 from ...ov_backends.tiles import Tiling, cut, join
 from .. import host
-from .weights import float32_on_cpu, weights_identity
+from .weights import float32_on_cpu, weights_identity, while_alive
 
 if TYPE_CHECKING:
     from spandrel import ImageModelDescriptor
@@ -140,7 +140,7 @@ class _ForTracing(torch.nn.Module):
 
 
 def _source(upscale_model: ImageModelDescriptor, tiling: Tiling) -> Source:
-    model, descriptor = upscale_model.model, weakref.ref(upscale_model)
+    model = upscale_model.model
     weights = weights_identity(model, model, "upscaler", host.progress)
     if upscale_model not in _watched:
         # nothing tells that ComfyUI has dropped an upscale model, except that it is gone
@@ -149,13 +149,8 @@ def _source(upscale_model: ImageModelDescriptor, tiling: Tiling) -> Source:
     channels, height, width = upscale_model.input_channels, tiling.tile_height, tiling.tile_width
     shape = f"{upscale_model.architecture.name} x{upscale_model.scale} tile {width}x{height}"
 
-    # a weak reference: the store keeps this function for as long as the compiled model
-    @host.interruptible
-    def convert():
-        alive = descriptor()
-        if alive is None:
-            raise ConversionError("The upscale model has been unloaded; run again.")
+    def convert(alive: ImageModelDescriptor):
         return convert_upscaler(float32_on_cpu(_ForTracing(alive)).eval(), channels, height, width)
 
     # spandrel tells the structure from the weights; repr has what differs without a weight, such as an activation
-    return Source("upscaler", weights, f"{shape} {short_hash(repr(model))}", convert)
+    return Source("upscaler", weights, f"{shape} {short_hash(repr(model))}", while_alive(upscale_model, convert))

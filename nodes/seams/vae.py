@@ -22,7 +22,7 @@ from ...ov_backends.report import SubmodelReport
 from ...ov_backends.runtime.store import store
 from ...ov_backends.runtime.submodel import Submodel
 from .. import host
-from .weights import float32_on_cpu, release_when_unloaded, weights_identity
+from .weights import float32_on_cpu, release_when_unloaded, weights_identity, while_alive
 
 if TYPE_CHECKING:
     from comfy.sd import VAE
@@ -158,19 +158,18 @@ def _plain_attention(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _source(half: _Half) -> Source:
-    model, is_decoder = half.model, half.name == "vae_decoder"
+    model, is_decoder, method = half.model, half.name == "vae_decoder", half.method
     parts = ("decoder", "post_quant_conv") if is_decoder else ("encoder", "quant_conv")
     weights = torch.nn.ModuleDict({part: getattr(model, part) for part in parts})
     latent_channels = model.post_quant_conv.weight.shape[1]
     shapes = " ".join(f"{key}{tuple(tensor.shape)}" for key, tensor in weights.state_dict().items())
 
-    @host.interruptible
-    def convert():
-        traced = float32_on_cpu(model)
+    def convert(alive: AutoencodingEngine):
+        traced = float32_on_cpu(alive)
         with _plain_attention(traced):
             if is_decoder:
-                return convert_vae_decoder(_ForTracing(traced, half.method).eval(), latent_channels)
-            return convert_vae_encoder(_ForTracing(traced, half.method).eval())
+                return convert_vae_decoder(_ForTracing(traced, method).eval(), latent_channels)
+            return convert_vae_encoder(_ForTracing(traced, method).eval())
 
     identity = weights_identity(model, weights, half.name, host.progress)
-    return Source(half.name, identity, f"{type(model).__name__} {short_hash(shapes)}", convert)
+    return Source(half.name, identity, f"{type(model).__name__} {short_hash(shapes)}", while_alive(model, convert))

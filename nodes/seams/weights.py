@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from comfy.patcher_extension import CallbacksMP
 
@@ -11,31 +12,53 @@ from ...ov_backends.compiler.ir import hash_tensors
 from ...ov_backends.errors import ConversionError
 from ...ov_backends.progress import Progress, with_heartbeat
 from ...ov_backends.runtime.store import store
+from .. import host
 
 if TYPE_CHECKING:
+    import openvino as ov
     import torch
     from comfy.model_patcher import ModelPatcher
+
+M = TypeVar("M")
 
 KEY = "ovnpu"
 """Of this pack's wrappers and callbacks on a ModelPatcher."""
 
-_known: WeakKeyDictionary[torch.nn.Module, dict[tuple[str, str], str]] = WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[torch.nn.Module, dict[tuple[str, str], str]] = weakref.WeakKeyDictionary()
 
 
-def weights_identity(host: torch.nn.Module, part: torch.nn.Module, name: str, progress: Progress) -> str:
+def weights_identity(patched: torch.nn.Module, part: torch.nn.Module, name: str, progress: Progress) -> str:
     """A hash of the tensors of `part`, patches (LoRA) included, which must be loaded.
 
-    host: what ComfyUI patches, a BaseModel or a text encoder: it carries the id of the patches that are baked in, and
-    as long as that id stays the hash is remembered.
+    patched: what ComfyUI patches, a BaseModel or a text encoder: it carries the id of the patches that are baked in,
+    and as long as that id stays the hash is remembered.
     """
     # on a GPU with little memory ComfyUI leaves a LoRA beside the weights and adds it in each call
     if any(getattr(module, "weight_function", None) for module in part.modules()):
         raise ConversionError("Low-VRAM mode keeps a LoRA outside the weights; start ComfyUI with --cpu.")
-    key = (name, str(getattr(host, "current_weight_patches_uuid", None)))
-    known = _known.setdefault(host, {})
+    key = (name, str(getattr(patched, "current_weight_patches_uuid", None)))
+    known = _known.setdefault(patched, {})
     if key not in known:
         known[key] = with_heartbeat(lambda: hash_tensors(part.state_dict()), "Reading the weights", progress)
     return known[key]
+
+
+def while_alive(module: M, convert: Callable[[M], ov.Model]) -> Callable[[], ov.Model]:
+    """`convert` of `module` as a Source needs it, without keeping `module` in memory.
+
+    What is compiled outlives ComfyUI's models; a model that is still referred to when ComfyUI has let go of it takes
+    memory, and ComfyUI then collects garbage several times in every prompt.
+    """
+    reference = weakref.ref(module)
+
+    @host.interruptible
+    def run() -> ov.Model:
+        alive = reference()
+        if alive is None:
+            raise ConversionError("ComfyUI has unloaded the model meanwhile. Run the workflow again.")
+        return convert(alive)
+
+    return run
 
 
 def release_when_unloaded(patcher: ModelPatcher) -> set[str]:

@@ -39,6 +39,8 @@ class SubmodelStore:
                     self._submodels.popitem(last=False)
                 self._submodels[key] = Submodel(source, plan, policy, self.cache, static, self.kept_bytes)
             self._submodels.move_to_end(key)
+            # the model that the last one would convert from may be gone
+            self._submodels[key].source = source
             self._submodels[key].start_run()
             return self._submodels[key]
 

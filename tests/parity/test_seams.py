@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
+import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -228,3 +231,23 @@ def test_weights_in_fp8_give_what_torch_gives(seams, kind):
     from ovpack.ov_backends.quantize.scope import is_quantized
 
     assert is_quantized(source_of(model).convert()) == ""
+
+
+def test_what_comfyui_has_let_go_of_is_not_kept_in_memory(seams, monkeypatch):
+    """Else ComfyUI, which finds it, collects garbage several times in every prompt."""
+    from ovpack.nodes import folder
+
+    def use() -> list[weakref.ref]:
+        """Run all three submodels of a model loaded anew."""
+        model, clip, vae = folder.load_folder(folder.find_folder("demo"))
+        fresh = SimpleNamespace(**{**vars(seams), "clip": seams.place_clip(clip, CPU_PLAN)})
+        latent = sample(fresh, seams.place_unet(model, CPU_PLAN))
+        placed = seams.place_vae(vae, CPU_PLAN)
+        placed.encode(placed.decode(latent))
+        parts = (model.model, clip.cond_stage_model, vae.first_stage_model)
+        return [weakref.ref(part) for part in parts]
+
+    before = use()
+    assert use(), "the compiled submodels serve the next model with the same weights"
+    gc.collect()
+    assert [type(part()).__name__ for part in before if part() is not None] == []
