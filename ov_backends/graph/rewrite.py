@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..errors import UseError
@@ -41,8 +42,9 @@ REWRITES: Mapping[str, Rewrite] = {
         ExactRewrite("split-geglu", split_geglu),
         ExactRewrite("fold-scales", fold_scales),
         ExactRewrite("hoist-text-keys", hoist_text_keys),
-        ApproximateRewrite("average-keys", average_keys),
-        ApproximateRewrite("thin-out-keys", thin_out_keys),
+        ApproximateRewrite("average-keys-2", partial(average_keys, divisor=2)),
+        ApproximateRewrite("average-keys-4", partial(average_keys, divisor=4)),
+        ApproximateRewrite("thin-out-keys-2", partial(thin_out_keys, divisor=2)),
     )
 }
 

@@ -181,14 +181,14 @@ def test_fewer_keys_change_the_output_a_little_and_are_not_called_exact(name, fo
     shapes = [
         node.get_input_shape(1)[2] for node in changed.model.get_ordered_ops() if "Attention" in node.get_type_name()
     ]
-    assert shapes == [PIXELS // 4, TOKENS]
+    assert shapes == [PIXELS // int(name[-1]) ** 2, TOKENS]
     expected, given = run(model).reshape(-1), run(changed.model).reshape(-1)
     cosine = expected @ given / np.linalg.norm(expected) / np.linalg.norm(given)
     # of a picture that is noise; real ones are smoother
-    assert 0.8 < cosine < 0.999999, cosine
+    assert 0.7 < cosine < 0.999999, cosine
 
 
-@pytest.mark.parametrize("name", ["average-keys", "thin-out-keys"])
+@pytest.mark.parametrize("name", ["average-keys-2", "thin-out-keys-2"])
 def test_fewer_keys_are_exact_where_each_square_is_of_one_colour(name):
     model = transformer()
     squares = Kit().numbers(1, WIDTH, SIDE // 2, SIDE // 2).repeat(2, axis=2).repeat(2, axis=3)
